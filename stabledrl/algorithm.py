@@ -1,0 +1,156 @@
+"""The objective, assembled: estimator -> log-ratio -> clipping -> normalization -> weighted score.
+
+No state and no branching on names: every switch is a function that was handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from stabledrl.functional.objective import (
+    bypass_rate,
+    clip_fractions,
+    effective_sample_size,
+    policy_loss,
+)
+from stabledrl.functional.ratio import clamped_count, guarded_exp
+from stabledrl.functional.reduce import masked_mean
+from stabledrl.pairing import Pairs
+from stabledrl.penalty import DivergencePenalty
+from stabledrl.types import Batch, Corruption, Estimator, Likelihood, LossOutput, Scorer, Sequences
+
+BYPASS_EPSILON = 0.2  # PPO's ε: the bypass is measured against it whatever clipping is in use
+
+
+@dataclass(frozen=True)
+class RatioLevel:
+    """Of what the ratio is taken: two functions of likelihoods [group, member] and lengths.
+
+    log_ratio: (value, old value, length) -> d [group, member, unit], detached float32.
+    score: (score, length) -> ℓ [group, member, unit], with gradient.
+    """
+
+    log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor]
+    score: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """loss(policy, batch) = −(1/N) Σ_groups Σ_i c_i·A_i·ℓ_i + β·KL, and what explains it.
+
+    Method: StableDRL (arXiv 2603.06743) and everything between it and GRPO.
+
+    estimator: how a likelihood proxy is drawn. pairing: which draws old and new policy share.
+    ratio: sequence or per token. clipping: (d, A) -> log weight, keep flag.
+    normalization: (log weight, mask, length, R) -> w/Z. advantage: rewards -> advantages.
+    penalty: the KL term. completion_length: R, tokens of a completion as sampled.
+    """
+
+    estimator: Estimator
+    pairing: Callable[[Callable[[str], Corruption], int], Pairs]
+    ratio: RatioLevel
+    clipping: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    normalization: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    advantage: Callable[[Tensor], Tensor]
+    penalty: DivergencePenalty
+    completion_length: int
+
+    @torch.no_grad()
+    def prepare(
+        self,
+        policy: Scorer,
+        reference: Scorer | None,
+        sequences: Sequences,
+        reward: Float[Tensor, "group member"],
+        updates: int,
+        generator: Callable[[str], torch.Generator],
+    ) -> list[Batch]:
+        """One whole-phase batch per inner update, everything random and everything old in it.
+
+        policy is the one that sampled. generator(label) is keyed by seed and phase. Each distinct
+        old corruption costs one evaluation: 1 under `independent` and `shared`, μ under `paired`.
+        """
+        group_size = reward.shape[1]
+        drawn: dict[str, Corruption] = {}
+        scored: dict[int, Likelihood] = {}
+
+        def draw(label: str) -> Corruption:
+            if label not in drawn:
+                drawn[label] = self.estimator.draw(sequences, group_size, generator(label))
+            return drawn[label]
+
+        batches = []
+        for old, new in self.pairing(draw, updates):
+            if id(old) not in scored:
+                scored[id(old)] = self.estimator(policy, sequences, old)
+            judge = self.penalty.judge(policy, reference)
+            batches.append(
+                Batch(
+                    sequences=sequences,
+                    corruption=new,
+                    group_size=group_size,
+                    advantage=self.advantage(reward),
+                    verdict=~reward.isnan(),
+                    old=scored[id(old)],
+                    reference=None if judge is None else self.estimator(judge, sequences, new),
+                )
+            )
+        return batches
+
+    def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
+        """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""
+        shape = batch.advantage.shape
+        likelihood = self.estimator(policy, batch.sequences, batch.corruption)
+        length = batch.sequences.length.view(shape)
+        log_ratio = self.ratio.log_ratio(
+            likelihood.value.view(shape), batch.old.value.view(shape), length
+        )
+        score = self.ratio.score(likelihood.score.view(shape), length)
+        mask = batch.verdict[..., None].expand_as(log_ratio)
+        log_weight, keep = self.clipping(log_ratio, batch.advantage)
+        weight = self.normalization(log_weight, mask, length, self.completion_length)
+        surrogate = policy_loss(score, batch.advantage, torch.where(keep, weight, 0))
+        divergence = self.penalty(likelihood, batch.reference, batch.sequences, batch.verdict)
+        loss = surrogate + divergence
+        metrics = {
+            "train/loss": loss.detach(),
+            "train/kl": divergence.detach(),
+            "guard/clamped_ratios": clamped_count(log_weight, mask),
+            **ratio_metrics(log_ratio, mask),
+            **weight_metrics(log_ratio, log_weight, keep, mask, batch.advantage),
+            "train/weights/max": weight.max(),
+            "train/weights/sum": weight.sum((1, 2)).mean(),
+        }
+        return LossOutput(loss, metrics)
+
+
+def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """How far the estimated ratios are from 1: moments of ρ and of log ρ over counted entries."""
+    center = masked_mean(log_ratio, mask)
+    spread = masked_mean((log_ratio - center).square(), mask).sqrt()
+    largest = torch.where(mask, log_ratio, -torch.inf).max()
+    return {
+        "train/ratio/mean": masked_mean(guarded_exp(log_ratio), mask),
+        "train/ratio/max": guarded_exp(largest),
+        "train/ratio/log_std": spread,
+        "train/ratio/log_max": largest,
+    }
+
+
+def weight_metrics(
+    log_ratio: Tensor, log_weight: Tensor, keep: Tensor, mask: Tensor, advantage: Tensor
+) -> dict[str, Tensor]:
+    """What clipping made of the ratios: effective sample size, clipped shares, the bypass."""
+    low, high = clip_fractions(log_ratio, log_weight, keep, mask)
+    return {
+        "train/ess": effective_sample_size(log_weight, mask).mean(),
+        "train/clip_ratio/low_mean": low,
+        "train/clip_ratio/high_mean": high,
+        "train/clip_ratio/region_mean": low + high,
+        "train/bypass_rate": bypass_rate(log_ratio, advantage, BYPASS_EPSILON, mask),
+    }

@@ -1,0 +1,185 @@
+"""From the command line to a job: Hydra, readable failures, exit codes.
+
+Nothing heavy is imported here: `--help` and `--cfg` must answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from stabledrl.config import register_resolvers, resolved_hash, validate
+from stabledrl.errors import ConfigurationError, UserError, did_you_mean, listing, unknown_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+failures: list[str] = []  # of the jobs of this command, one line each
+WANTS_TRACEBACK = "STABLEDRL_TRACEBACK"  # the user's own HYDRA_FULL_ERROR, for child processes too
+
+register_resolvers()  # at import: a launcher's child process imports this module before it composes
+
+
+def main(config_directory: Path) -> int:
+    """Run the command in sys.argv; the exit code. Never shows a traceback nobody asked for."""
+    os.environ.setdefault(WANTS_TRACEBACK, os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra hands its exceptions to us
+    entry = hydra.main(config_path=str(config_directory), config_name="config", version_base="1.3")
+    try:
+        entry(run_job)()
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):  # Lightning's way to end on Ctrl-C
+            return 130
+        raise
+    except Exception as error:
+        report(error)
+        return 1
+    return 1 if failures else 0
+
+
+def run_job(cfg: DictConfig) -> float | None:
+    """Validate, run the job that the group `job` names and return its metric (nan if it failed)."""
+    context = HydraConfig.get()
+    directory = Path(context.runtime.output_dir)
+    multirun = context.mode == RunMode.MULTIRUN
+    try:
+        validate(cfg)
+        _refuse_unknown_local(context)
+        if multirun and cfg.extras.skip_finished:
+            done = finished_before(cfg, directory)
+            if done is not None:
+                log.info("skipped, already finished: %s", done.parent)
+                return _number(json.loads(done.read_text()).get("optimized_metric"))
+        (directory / "summary.json").unlink(missing_ok=True)
+        settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
+        job = hydra.utils.get_method(cfg.job._target_)
+        return _number(job(cfg, **settings))
+    except Exception as error:
+        line = report(error, directory / "run.log")
+        if multirun or not isinstance(error, ConfigurationError):
+            _record_failure(directory, line)
+        failures.append(f"{directory}: {line}")
+        return math.nan
+
+
+def finished_before(cfg: DictConfig, directory: Path) -> Path | None:
+    """summary.json of a finished job with the same resolved configuration in the same sweep."""
+    for path in sorted(directory.parent.glob(f"*-{resolved_hash(cfg)}/summary.json")):
+        if _read_summary(path).get("status") == "finished":
+            return path
+    return None
+
+
+class Failures(Callback):
+    """Hydra callback: finds the jobs of a multirun that failed, whatever process they ran in."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Remember the summaries that are already there."""
+        self.before = dict(self._failed(config))
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Name the new ones that say `failed`."""
+        new = [path for path, stamp in self._failed(config) if self.before.get(path) != stamp]
+        failures[:] = [f"{path.parent}: {_read_summary(path).get('error')}" for path in new]
+        if failures:
+            print(f"error: failed jobs: {len(failures)}", *failures, sep="\n  ", file=sys.stderr)
+
+    @staticmethod
+    def _failed(config: DictConfig) -> Iterator[tuple[Path, int]]:
+        for path in sorted(Path(config.hydra.sweep.dir).glob("*/summary.json")):
+            if _read_summary(path).get("status") == "failed":
+                yield path, path.stat().st_mtime_ns
+
+
+def report(error: Exception, log_file: Path | None = None) -> str:
+    """Print the error as one line to stderr, its traceback to the log; returns the line."""
+    line = explain(error)
+    details = "".join(traceback.format_exception(error))
+    expected = isinstance(error, UserError | HydraException | OmegaConfBaseException)
+    if log_file is not None and log_file.parent.is_dir():
+        with log_file.open("a") as file:
+            file.write(f"error: {line}\n" if expected else details)
+    wanted = os.environ.get(WANTS_TRACEBACK) == "1"
+    if wanted:
+        print(details, file=sys.stderr)
+    hint = "" if wanted or expected else " (HYDRA_FULL_ERROR=1 shows the traceback)"
+    print(f"error: {line}{hint}", file=sys.stderr, flush=True)
+    return line
+
+
+def explain(error: BaseException) -> str:
+    """One line that says what is wrong and, where it can be told, what was probably meant."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        hint = did_you_mean(option, error.options)
+        options = f"options: {listing(error.options)}" if error.options else "the group is empty"
+        return f"{group}={option}: no such option{hint} ({options})"
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}': {_first_line(error)}"
+    for source in (error.__cause__, error):
+        if isinstance(source, OmegaConfBaseException) and source.full_key:
+            return f"{source.full_key}: {_about_key(source)}"
+    if isinstance(error, OmegaConfBaseException | HydraException):
+        lines = [_first_line(error), _first_line(error.__cause__) if error.__cause__ else ""]
+        return ": ".join(filter(None, lines))
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _about_key(error: OmegaConfBaseException) -> str:
+    """Whether the key is unknown where it was looked for, or what else is wrong with it."""
+    parent = error.parent_node
+    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
+    if not known or str(error.key) in known:
+        return _first_line(error)
+    told = unknown_key(str(error.key), known)
+    return told if "did you mean" in told else f"{told}; +key adds one its yaml leaves out"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def _refuse_unknown_local(context: Any) -> None:
+    """Refuse a mistyped `local=`: the group is optional, so Hydra passes over it in silence."""
+    choice = OmegaConf.select(context, "runtime.choices.local")
+    folders = [Path(source.path, "local") for source in context.runtime.config_sources]
+    if choice and choice != "default" and not any((f / f"{choice}.yaml").exists() for f in folders):
+        raise ConfigurationError([f"local={choice}: there is no conf/local/{choice}.yaml"])
+
+
+def _record_failure(directory: Path, line: str) -> None:
+    """Leave summary.json with the failure, unless the job has written its own."""
+    path = directory / "summary.json"
+    if _read_summary(path).get("status") != "failed":
+        path.write_text(json.dumps({"status": "failed", "error": line}, indent=2) + "\n")
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,216 @@
+"""The composed configuration: its validation, its resolvers, its fingerprint, its picture.
+
+`validate(cfg)` refuses a configuration that cannot run before anything heavy is built, and names
+all faults at once: `stabledrl.schema` says what may stand in it, `stabledrl.binding` checks every
+`_target_` node against the code it names, `stabledrl.rules` knows the rules across groups.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from stabledrl.errors import ConfigurationError, UserError, listing
+
+if TYPE_CHECKING:
+    from stabledrl.binding import Fault
+
+
+def validate(cfg: DictConfig) -> None:
+    """Raise ConfigurationError naming everything that is wrong with a composed configuration."""
+    from stabledrl.binding import construction_fault, walk  # pydantic: not on the way to --help
+    from stabledrl.rules import RULES
+    from stabledrl.schema import schema_faults
+
+    unreadable: list[Fault] = []
+    plain = _plain(cfg, "", unreadable)
+    plain.pop("hydra", None)
+    reported = {fault.path for fault in unreadable}
+    faults = [*unreadable, *(f for f in schema_faults(plain) if f.path not in reported)]
+    for key, node in plain.items():
+        given = frozenset({"cfg"}) if key == "job" else frozenset()  # run.py hands it over
+        faults += walk(key, node, given)
+    broken = {fault.path.split(".")[0] for fault in faults}
+    across = [line for rule in RULES for line in rule(plain)]
+    ruled = {line.split(".")[0] for line in across}
+    for key, node in plain.items():
+        if isinstance(node, Mapping) and "_target_" in node and key not in broken | ruled | {"job"}:
+            faults += filter(None, [construction_fault(key, node)])
+    if faults or across:
+        raise ConfigurationError([*map(str, faults), *across])
+
+
+def _plain(node: Any, path: str, faults: list[Fault]) -> Any:
+    """Dicts, lists and scalars with interpolations resolved; unreadable leaves become MISSING."""
+    if isinstance(node, DictConfig | ListConfig) and not node._is_none():
+        keys: list[Any] = list(node if isinstance(node, DictConfig) else range(len(node)))
+        items = {key: _read(node, key, f"{path}.{key}".lstrip("."), faults) for key in keys}
+        return items if isinstance(node, DictConfig) else list(items.values())
+    return node
+
+
+def _read(parent: Container, key: Any, path: str, faults: list[Fault]) -> Any:
+    from stabledrl.binding import MISSING, Borrowed, Fault
+
+    if OmegaConf.is_missing(parent, key):
+        faults.append(Fault(path, "missing: give it a value"))
+        return MISSING
+    try:
+        value = _plain(parent[key], path, faults)
+        borrowed = isinstance(value, dict) and OmegaConf.is_interpolation(parent, key)
+        return Borrowed(value) if borrowed else value
+    except OmegaConfBaseException as error:
+        faults.append(Fault(path, str(error).strip().splitlines()[0]))
+        return MISSING
+
+
+def build(node: DictConfig, **arguments: Any) -> Any:
+    """Instantiate a component from plain values (lists, not ListConfigs), failures as UserError."""
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    try:
+        return instantiate(node, _convert_="all", **arguments)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, UserError | ValueError | TypeError | OSError):
+            reason = " ".join(str(error.__cause__).split())
+            raise UserError(f"{node.get('_target_')}: {reason}") from error
+        raise
+
+
+# --- fingerprint -------------------------------------------------------------------------------
+
+# Top-level keys that change where results go and how they look, never what they are.
+IMMATERIAL = ("hydra", "paths", "extras", "logger", "tags", "name")
+
+
+def resolved_hash(cfg: DictConfig) -> str:
+    """Eight hex digits of the resolved configuration, the same wherever and whenever it runs."""
+    cfg = copy.deepcopy(cfg)
+    with open_dict(cfg):
+        if "paths" in cfg:
+            cfg.paths = dict.fromkeys(cfg.paths, "")  # others refer to paths.run_dir
+        if cfg.get("ckpt_path") == "last":  # a resumed run is the same run
+            cfg.ckpt_path = None
+        for key in IMMATERIAL:
+            if key != "paths":
+                cfg.pop(key, None)
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    plain.pop("paths", None)
+    return _digest(plain)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+# --- resolvers ---------------------------------------------------------------------------------
+
+
+def slug(text: Any) -> str:
+    """Text as part of a file name: letters, digits, `.`, `_` and `-` (so never a `=`)."""
+    return re.sub(r"[^\w.-]+", "-", str(text)).strip("-") or "none"
+
+
+def run_directory(parent: str, choices: Mapping[str, str], seed: int, ckpt_path: str | None) -> str:
+    """`<parent>/<job>/<algorithm>-<task>-<model>-s<seed>/<time>`.
+
+    With ckpt_path=last it is the newest such directory that has a checkpoint: a resumed run stays
+    where it was.
+    """
+    what = "-".join(slug(choices.get(group)) for group in ("algorithm", "task", "model"))
+    family = Path(parent) / slug(choices.get("job")) / f"{what}-s{seed}"
+    if ckpt_path == "last":
+        earlier = list(family.glob("*/checkpoints/last*.ckpt"))
+        if earlier:
+            newest = max(earlier, key=lambda path: path.stat().st_mtime)
+            return str(newest.parent.parent)
+    return str(family / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+
+
+def sweep_directory(parent: str, choices: Mapping[str, str], overrides: list[str]) -> str:
+    """`<parent>/<sweep>` for a named sweep; otherwise a name that the same command gives again."""
+    if choices.get("sweeps"):
+        return str(Path(parent) / slug(choices["sweeps"]))
+    immaterial = re.compile(r"[+~]*(paths|extras|logger|tags|name|ckpt_path)\b")
+    material = sorted(override for override in overrides if not immaterial.match(override))
+    return str(Path(parent) / f"{slug(choices.get('experiment') or 'sweep')}-{_digest(material)}")
+
+
+def _current_run_directory(*, _root_: Any) -> str:
+    """The directory Hydra gave this run; while there is none (`--cfg`), the one it would give."""
+    from hydra.core.hydra_config import HydraConfig
+
+    if not HydraConfig.initialized():
+        return str(Path(_root_.paths.output_dir, "unnamed"))
+    runtime = HydraConfig.get().runtime
+    if OmegaConf.is_missing(runtime, "output_dir"):
+        return run_directory(
+            _root_.paths.output_dir, runtime.choices, _root_.seed, _root_.ckpt_path
+        )
+    return str(runtime.output_dir)
+
+
+def _options(folder: str) -> str:
+    """Names of the yaml files in a folder such as sweeps, for the help text."""
+    files = Path(os.environ["STABLEDRL_ROOT"], folder).glob("*.yaml")
+    return listing(path.stem for path in files) or "none yet"
+
+
+def _groups(indent: int) -> str:
+    """The groups of conf/ and their options, a line each, for the help text."""
+    folders = sorted(Path(os.environ["STABLEDRL_ROOT"], "conf").iterdir())
+    filled = [folder for folder in folders if any(folder.glob("*.yaml"))]
+    lines = [f"{folder.name:<15}{_options(f'conf/{folder.name}')}" for folder in filled]
+    return f"\n{' ' * indent}".join(lines)
+
+
+def help_text() -> str:
+    """conf/hydra/help/stabledrl.yaml as `--help` prints it, without the seconds Hydra takes."""
+    register_resolvers()
+    text = OmegaConf.load(Path(os.environ["STABLEDRL_ROOT"], "conf/hydra/help/stabledrl.yaml"))
+    return str(OmegaConf.create({"hydra": {"help": text}}).hydra.help.template).rstrip()
+
+
+def register_resolvers() -> None:
+    """Make the resolvers of conf/ known: strings and hashes only, nothing is evaluated."""
+    add = OmegaConf.register_new_resolver
+    # Cached: a time, or a list of overrides, must be the same for all jobs of one command.
+    add("run_directory", run_directory, use_cache=True, replace=True)
+    add("sweep_directory", sweep_directory, use_cache=True, replace=True)
+    add("config_hash", lambda *, _root_: resolved_hash(_root_), replace=True)
+    add("current_run_directory", _current_run_directory, replace=True)
+    add("options", _options, replace=True)
+    add("groups", _groups, replace=True)
+
+
+# --- printing ----------------------------------------------------------------------------------
+
+
+def print_config(cfg: DictConfig) -> None:
+    """Print the resolved configuration as a tree, on the first process only."""
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) != "0":
+        return
+    from rich import print as rich_print
+    from rich.syntax import Syntax
+    from rich.tree import Tree
+
+    tree = Tree("configuration", guide_style="dim")
+    scalars = {key: cfg[key] for key in cfg if not isinstance(cfg[key], Container)}
+    for key, node in [("run", OmegaConf.create(scalars)), *cfg.items()]:
+        if isinstance(node, Container):
+            text = OmegaConf.to_yaml(node, resolve=True).rstrip()
+            tree.add(str(key)).add(Syntax(text, "yaml", background_color="default", word_wrap=True))
+    rich_print(tree)

@@ -1,0 +1,37 @@
+"""One forward pass with everything hidden: the mean-field proxy of d1 (arXiv 2504.12216), §3.2."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Lt
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from stabledrl.estimators.draws import masked_log_probability
+from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MeanField:
+    """L̂ = Σ_k log p(y_k | completion fully masked, prompt tokens masked with probability p).
+
+    In nats, with token values. Biased: tokens are scored independently of each other.
+
+    prompt_mask_probability: p, drawn anew for every evaluation (d1: 0.15).
+    """
+
+    prompt_mask_probability: Annotated[float, Ge(0), Lt(1)] = 0.15
+
+    def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
+        """The whole completion is hidden; only the prompt mask is random."""
+        counted = sequences.completion_mask
+        noise = torch.rand(sequences.prompt_ids.shape, generator=generator)
+        hidden = noise.to(counted.device) < self.prompt_mask_probability
+        return Corruption(torch.ones_like(counted)[None], counted.float()[None], hidden[None])
+
+    def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
+        """One forward pass over S rows."""
+        values = masked_log_probability(policy, sequences, corruption)[0]
+        return Likelihood(values.sum(-1), values.sum(-1), values)

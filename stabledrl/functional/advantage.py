@@ -1,0 +1,63 @@
+"""Advantages: how much better than its group a completion was, in units of reward.
+
+Every function takes rewards [group, member], NaN meaning "no verdict", and returns advantages of
+the same shape: 0 for members without verdict, which leave mean and standard deviation too. Equal
+rewards give exactly 0, and so does a single verdict.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import torch
+from annotated_types import Gt
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Reward: TypeAlias = Float[Tensor, "group member"]
+Advantage: TypeAlias = Float[Tensor, "group member"]
+
+
+def centered(reward: Reward) -> Advantage:
+    """Reward minus the mean of its group: A_i = r_i − mean(r).
+
+    Dr.GRPO, arXiv 2503.20783; the choice of StableDRL's released settings.
+    """
+    return _centered(reward)[0]
+
+
+def standardized(
+    reward: Reward,
+    epsilon: Annotated[float, Gt(0)] = 1e-4,
+    sample_standard_deviation: bool = True,
+) -> Advantage:
+    """Centered reward in units of the group's standard deviation: A_i = (r_i − mean)/(std + ε).
+
+    GRPO, arXiv 2402.03300, section 4.1. The deviation is within the group, never over the batch;
+    it divides by (verdicts − 1), or by the verdicts if `sample_standard_deviation` is False.
+    """
+    difference, verdicts = _centered(reward)
+    freedom = (verdicts - int(sample_standard_deviation)).clamp(min=1)
+    deviation = (difference.square().sum(-1, keepdim=True) / freedom).sqrt()
+    return difference / (deviation + epsilon)
+
+
+def leave_one_out(reward: Reward) -> Advantage:
+    """Reward minus the mean of the others: A_i = r_i − mean_{j≠i} r_j = G/(G−1)·(r_i − mean).
+
+    RLOO, arXiv 2402.14740 (used by ESPO). G counts the members with a verdict.
+    """
+    difference, verdicts = _centered(reward)
+    return difference * verdicts / (verdicts - 1).clamp(min=1)
+
+
+def _centered(reward: Reward) -> tuple[Advantage, Int[Tensor, "group 1"]]:
+    """Reward minus group mean (0 without verdict), and the number of verdicts per group."""
+    verdict = ~reward.isnan()
+    verdicts = verdict.sum(-1, keepdim=True)
+    # The mean of seven times 0.1 is not 0.1 in float32. Measured from the smallest reward, equal
+    # rewards are all exactly 0, and so is their mean.
+    smallest = torch.where(verdict, reward, torch.inf).amin(-1, keepdim=True)
+    above = torch.where(verdict, reward - smallest, 0)
+    mean = above.sum(-1, keepdim=True) / verdicts.clamp(min=1)
+    return torch.where(verdict, above - mean, 0), verdicts

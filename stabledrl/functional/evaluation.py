@@ -1,0 +1,39 @@
+"""Success rates and how sure one may be of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from annotated_types import Gt
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def pass_at_k(
+    solved: Bool[Tensor, "prompt sample"], k: Annotated[int, Gt(0)]
+) -> Float[Tensor, " prompt"]:
+    """Chance that one of k samples solves the prompt, without bias from n ≥ k samples.
+
+    Formula: 1 − C(n−c, k)/C(n, k), c = solved samples. Codex, arXiv 2107.03374, eq. 1.
+    Raises ValueError if there are fewer than k samples.
+    """
+    samples = solved.shape[1]
+    if samples < k:
+        raise ValueError(f"pass@{k} needs at least {k} samples per prompt, not {samples}")
+    total = math.comb(samples, k)
+    return torch.tensor([1 - math.comb(samples - int(c), k) / total for c in solved.sum(-1)])
+
+
+def wilson_interval(
+    rate: float, trials: Annotated[int, Gt(0)], z: float = 1.96
+) -> tuple[float, float]:
+    """95 % confidence interval of a success rate (Wilson, 1927).
+
+    Formula: (p + z²/2n ± z·√(p(1−p)/n + z²/4n²)) / (1 + z²/n).
+    """
+    scale = 1 + z**2 / trials
+    center = (rate + z**2 / (2 * trials)) / scale
+    half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / scale
+    return center - half, center + half

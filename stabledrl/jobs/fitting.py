@@ -1,0 +1,83 @@
+"""From a configuration to a fitted module: shared by the jobs that train."""
+
+from __future__ import annotations
+
+import time
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from omegaconf import DictConfig
+
+from stabledrl.config import build
+from stabledrl.jobs.loggers import build_loggers, close_loggers
+from stabledrl.jobs.record import Record
+from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training.checkpoints import find
+from stabledrl.training.metrics_file import MetricsFile
+from stabledrl.training.module import PolicyModule, Validation
+from stabledrl.types import Task
+
+
+def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -> Validation:
+    """Greedy decoding of the first `rollout.validation_prompts` prompts of the validation split.
+
+    Their seed is fixed: runs with different seeds are judged on the same puzzles.
+    """
+    prompts = task.prompts("validation", 0, 0, cfg.rollout.validation_prompts)
+    return Validation(task, sampler, prompts, cfg.rollout.sampling_rows)
+
+
+def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
+    """Validate, train (from `ckpt_path` if set), validate, save the policy; the optimised metric."""
+    checkpoint = find(cfg.ckpt_path, record.directory)
+    loggers = build_loggers(cfg, record.directory)
+    module.train()  # from_pretrained hands models over in evaluation mode
+    try:
+        callbacks = [build(node) for node in (cfg.callbacks or {}).values() if node is not None]
+        trainer: pl.Trainer = build(
+            cfg.trainer,
+            logger=loggers,
+            callbacks=callbacks,
+            default_root_dir=str(record.directory),
+            enable_checkpointing=any(isinstance(item, ModelCheckpoint) for item in callbacks),
+            enable_progress_bar=any(isinstance(item, ProgressBar) for item in callbacks),
+        )
+        start = time.perf_counter()
+        if checkpoint is None:
+            trainer.validate(module, verbose=False)
+            trainer.fit(module)
+        else:
+            path, content = checkpoint
+            for logger in loggers:
+                if isinstance(logger, MetricsFile):
+                    logger.resume(content["global_step"])
+            trainer.fit(module, ckpt_path=str(path), weights_only=True)
+        if not module.history or module.history[-1]["step"] != module.global_step:
+            trainer.validate(module, verbose=False)
+        module.seconds["fit"] = time.perf_counter() - start
+    finally:
+        close_loggers()
+    module.policy.save_pretrained(record.directory / "model")
+    return _summarize(cfg, record, module, trainer)
+
+
+def _summarize(
+    cfg: DictConfig, record: Record, module: PolicyModule, trainer: pl.Trainer
+) -> float | None:
+    """summary.json and the panel."""
+    final = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    solved = [item["val/solved"] for item in module.history]
+    optimized = final.get(cfg.optimized_metric)
+    metrics = {
+        "start": module.history[0],
+        "best": max(module.history, key=lambda item: item["val/solved"]),
+        "final": {**final, **module.history[-1]},
+        "validations": module.history,
+    }
+    rows = [
+        ("held-out solve rate", f"{solved[0]:.3f} -> {solved[-1]:.3f} (best {max(solved):.3f})"),
+        ("updates", f"{module.global_step}"),
+        ("policy", f"{record.directory}/model"),
+    ]
+    record.finish(metrics, optimized, dict(module.seconds), rows)
+    return optimized

@@ -1,0 +1,65 @@
+"""Loggers of a run. They report; they never decide, ask or stop anything."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from lightning.pytorch.loggers import Logger, WandbLogger
+from omegaconf import DictConfig, OmegaConf
+
+from stabledrl.config import build
+
+log = logging.getLogger(__name__)
+SUMMARIES = {"val/solved": "max", "train/solved": "max", "train/grad_norm": "max"}
+
+
+def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
+    """The configured loggers that can start; one that cannot is left out with a warning."""
+    quieten_wandb(directory)
+    loggers: list[Logger] = []
+    for name, node in (cfg.logger or {}).items():
+        if node is None:
+            continue
+        try:
+            logger = build(node)
+            if isinstance(logger, WandbLogger):
+                start_wandb(logger, cfg, directory)
+            loggers.append(logger)
+        except Exception as error:  # whatever a logger dies of, the run goes on
+            reason = " ".join(str(error).split())
+            log.warning("logger %s is off: %s: %s", name, type(error).__name__, reason)
+    return loggers
+
+
+def quieten_wandb(directory: Path) -> None:
+    """No prompt, no home directory, no console chatter; what the user has set is left alone."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_DISABLE_CODE", "true")
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        os.environ.setdefault(name, str(directory / "wandb"))
+
+
+def start_wandb(logger: WandbLogger, cfg: DictConfig, directory: Path) -> None:
+    """Open the run with its configuration, choices, group and name."""
+    import wandb
+
+    if not logger._offline and wandb.api.api_key is None:
+        raise RuntimeError("no API key: run `wandb login`, or leave logger.wandb.offline=true")
+    run = logger.experiment
+    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    chosen = {f"choices/{group}": option for group, option in choices.items() if "/" not in group}
+    run.config.update({**plain, **chosen}, allow_val_change=True)
+    for metric, summary in SUMMARIES.items():
+        run.define_metric(metric, summary=summary)
+
+
+def close_loggers() -> None:
+    """Finish the W&B run if one is open, whatever happened."""
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].finish()

@@ -1,0 +1,32 @@
+"""job=pretrain: masked-diffusion supervised fine-tuning on the task's solutions."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from stabledrl.config import build
+from stabledrl.jobs.fitting import build_validation, fit
+from stabledrl.jobs.record import Record
+from stabledrl.training.supervision import Curriculum, SupervisedModule
+
+
+def pretrain(cfg: DictConfig, batch_size: int, steps_per_epoch: int) -> float | None:
+    """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates."""
+    record = Record(cfg)
+    task, sampler = build(cfg.task), build(cfg.sampler)
+    curriculum = Curriculum(
+        task=task,
+        estimator=build(cfg.estimator),
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        length=cfg.sampler.length,
+        seed=cfg.seed,
+    )
+    module = SupervisedModule(
+        build(cfg.model),
+        build(cfg.optimizer),
+        build(cfg.scheduler),
+        build_validation(cfg, task, sampler),
+        curriculum,
+    )
+    return fit(cfg, record, module)

@@ -1,0 +1,54 @@
+"""job=train: reinforcement learning on rollouts."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from stabledrl.algorithm import Algorithm
+from stabledrl.config import build
+from stabledrl.jobs.fitting import build_validation, fit
+from stabledrl.jobs.record import Record
+from stabledrl.training.module import ReinforcementModule
+from stabledrl.training.phases import PhaseCollector, PhaseSettings
+
+
+def train(cfg: DictConfig) -> float | None:
+    """Train a policy, from `ckpt_path` if set; returns the optimised metric."""
+    record = Record(cfg)
+    task, sampler = build(cfg.task), build(cfg.sampler)
+    sizes = cfg.rollout
+    collector = PhaseCollector(
+        task=task,
+        sampler=sampler,
+        algorithm=build_algorithm(cfg),
+        settings=PhaseSettings(
+            prompts_per_phase=sizes.prompts_per_phase,
+            group_size=sizes.group_size,
+            inner_updates=sizes.inner_updates,
+            prompts_per_batch=sizes.prompts_per_batch,
+            sampling_rows=sizes.sampling_rows,
+        ),
+        seed=cfg.seed,
+    )
+    module = ReinforcementModule(
+        build(cfg.model),
+        build(cfg.optimizer),
+        build(cfg.scheduler),
+        build_validation(cfg, task, sampler),
+        collector,
+    )
+    return fit(cfg, record, module)
+
+
+def build_algorithm(cfg: DictConfig) -> Algorithm:
+    """The objective that the groups estimator … kl choose."""
+    return Algorithm(
+        estimator=build(cfg.estimator),
+        pairing=build(cfg.masking.pairs),
+        ratio=build(cfg.ratio),
+        clipping=build(cfg.clipping),
+        normalization=build(cfg.normalization),
+        advantage=build(cfg.advantage),
+        penalty=build(cfg.kl),
+        completion_length=cfg.sampler.length,
+    )

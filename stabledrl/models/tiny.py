@@ -1,0 +1,104 @@
+"""The tiny model: a Llama of a few hundred thousand parameters with a character tokenizer.
+
+The same native class and the same code path as an 8B checkpoint, small enough for a laptop CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt
+from safetensors import SafetensorError
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from stabledrl.policy import AdapterFacts, Policy
+
+SPECIAL_TOKENS = ("<pad>", "<end>", "<mask>", "<unknown>")
+CHARACTERS = "0123456789+-*/()=,: "
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    """A real fast tokenizer: one token per character of sums and Sudokus, and four special ones."""
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *CHARACTERS])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unknown>"))
+    tokenizer.pre_tokenizer = Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<end>",
+        mask_token="<mask>",
+        unk_token="<unknown>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def initialise_backbone(
+    hidden_size: int, layers: int, heads: int, feedforward_size: int, seed: int
+) -> LlamaForCausalLM:
+    """A randomly initialised tiny Llama; the global random state is left as it was found."""
+    tokenizer = character_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        intermediate_size=feedforward_size,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).float()
+
+
+def initialise(
+    hidden_size: Annotated[int, Gt(0)],
+    layers: Annotated[int, Gt(0)],
+    heads: Annotated[int, Gt(0)],
+    feedforward_size: Annotated[int, Gt(0)],
+    seed: Annotated[int, Ge(0)],
+) -> Policy:
+    """A tiny policy with random weights. Raises ValueError if the heads do not divide the width."""
+    if hidden_size % heads:
+        raise ValueError(f"model.heads={heads} does not divide model.hidden_size={hidden_size}")
+    backbone = initialise_backbone(hidden_size, layers, heads, feedforward_size, seed)
+    return assemble(backbone, character_tokenizer())
+
+
+def load(path: str) -> Policy:
+    """A tiny policy from a folder written by `Policy.save_pretrained` (safetensors only).
+
+    Raises ValueError with the folder's name if it is missing or incomplete.
+    """
+    folder = Path(path)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise ValueError(f"model.path={path}: there is no {name} in it")
+    try:
+        backbone = LlamaForCausalLM.from_pretrained(folder, use_safetensors=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"model.path={path}: {error}") from error
+    return assemble(backbone.float(), tokenizer)
+
+
+def assemble(backbone: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    """Backbone and tokenizer as a policy; the token ids are the tokenizer's own."""
+    facts = AdapterFacts(
+        mask_token_id=tokenizer.mask_token_id,
+        end_token_ids=(tokenizer.eos_token_id,),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Policy(backbone, tokenizer, facts)

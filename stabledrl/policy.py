@@ -1,0 +1,130 @@
+"""The policy: a transformers backbone seen as a masked-diffusion denoiser.
+
+Every open masked-diffusion checkpoint of interest is an ordinary decoder whose attention mask is
+not causal, so one wrapper serves them all: it builds the mask, counts positions from the first
+real token, shifts the logits where the checkpoint wants it, and applies the output layer only
+where somebody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from stabledrl.functional.reduce import token_log_probability
+from stabledrl.types import Sequences
+
+
+@dataclass(frozen=True)
+class AdapterFacts:
+    """What a checkpoint family needs to be told about itself (see docs/models.md).
+
+    mask_token_id: the absorbing token of the diffusion.
+    end_token_ids: any of these ends a completion.
+    pad_token_id: fills prompts on the left and finished completions on the right.
+    shift_logits: True where position i is predicted by the logits of position i-1 (Dream).
+    """
+
+    mask_token_id: int
+    end_token_ids: tuple[int, ...]
+    pad_token_id: int
+    shift_logits: bool = False
+
+
+class Policy(nn.Module):
+    """A denoiser: logits and log-probabilities of masked tokens under bidirectional attention.
+
+    backbone: a native transformers class with an output layer (`LlamaForCausalLM`, …).
+    tokenizer: the checkpoint's own tokenizer.
+    facts: token ids and logit alignment of the checkpoint family.
+    """
+
+    def __init__(
+        self, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, facts: AdapterFacts
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.facts = facts
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.backbone.parameters()).device
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Token ids and mask [row, position] of prompts, left-padded, on the policy's device."""
+        encoded = self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+        )
+        return encoded["input_ids"].to(self.device), encoded["attention_mask"].to(self.device) > 0
+
+    def decode(self, ids: Tensor, counted: Tensor) -> list[str]:
+        """Text of completions up to, not including, the first end token."""
+        kept = counted & ~torch.isin(ids, ids.new_tensor(self.facts.end_token_ids))
+        rows = [row[keep].tolist() for row, keep in zip(ids.cpu(), kept.cpu(), strict=True)]
+        return self.tokenizer.batch_decode(rows, skip_special_tokens=False)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row position"],
+        token_mask: Bool[Tensor, "row position"],
+        selection: Bool[Tensor, "row position"],
+    ) -> Float[Tensor, "selected vocabulary"]:
+        """Logits at the selected positions, in row-major order.
+
+        token_mask: False at padding, which no query sees and which moves nothing.
+        selection: positions whose token is to be predicted.
+        """
+        positions = (token_mask.cumsum(-1) - 1).clamp(min=0)
+        length = input_ids.shape[1]
+        visible = token_mask[:, None, None, :].expand(-1, 1, length, -1)
+        hidden = self.backbone.base_model(
+            input_ids=input_ids, attention_mask=visible, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        if self.facts.shift_logits:
+            shifted = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
+            # the first real token keeps its own: left of it there is at most padding
+            hidden = torch.where((positions == 0)[..., None], hidden, shifted)
+        return self.backbone.get_output_embeddings()(hidden[selection])
+
+    def log_likelihood(
+        self,
+        sequences: Sequences,
+        mask: Bool[Tensor, "sample completion_position"],
+        prompt_mask: Bool[Tensor, "sample prompt_position"] | None = None,
+    ) -> Float[Tensor, "sample completion_position"]:
+        """log p(true token | corrupted sequence) at counted masked positions, 0 elsewhere (nats).
+
+        mask: completion tokens replaced by the mask token; tokens after the end token belong in it.
+        prompt_mask: prompt tokens replaced as well (d1's prompt masking), or None.
+        """
+        completion = sequences.completion_ids.masked_fill(mask, self.facts.mask_token_id)
+        prompt = sequences.prompt_ids
+        if prompt_mask is not None:
+            hidden_prompt = prompt_mask & sequences.prompt_mask
+            prompt = prompt.masked_fill(hidden_prompt, self.facts.mask_token_id)
+        scored = mask & sequences.completion_mask
+        logits = self(
+            torch.cat([prompt, completion], dim=1),
+            torch.cat([sequences.prompt_mask, torch.ones_like(mask)], dim=1),
+            torch.cat([torch.zeros_like(sequences.prompt_mask), scored], dim=1),
+        )
+        values = token_log_probability(logits, sequences.completion_ids[scored])
+        result = values.new_zeros(mask.shape)
+        return result.masked_scatter(scored, values)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write weights (safetensors), configuration and tokenizer, for `from_pretrained`."""
+        self.backbone.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)

@@ -1,0 +1,76 @@
+"""Finding the answer in a completion, and judging its format.
+
+Everything here is linear in the length of the text: no backtracking expression, no nesting limit.
+Tags are case-sensitive. Published graders and where they go wrong:
+tests/golden/rewards.json (d1, diffu-grpo/reward_func.py).
+"""
+
+from __future__ import annotations
+
+OPENING = "<answer>"
+CLOSING = "</answer>"
+TAGS = ("<reasoning>", "</reasoning>", OPENING, CLOSING)
+BOXED = "\\boxed{"
+
+
+def last_block(text: str) -> str | None:
+    """Content of the last complete `<answer>…</answer>` block, or None when there is none."""
+    start = text.rfind(OPENING, 0, max(0, text.rfind(CLOSING)))
+    if start < 0:
+        return None
+    # The first closing tag after it: a stray second one does not belong to the answer.
+    return text[start + len(OPENING) : text.index(CLOSING, start)]
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last `\boxed{…}` (braces balanced), or None when there is none."""
+    position = text.rfind(BOXED)
+    if position < 0:
+        return None
+    start = position + len(BOXED)
+    depth = 1
+    for offset in range(start, len(text)):
+        depth += (text[offset] == "{") - (text[offset] == "}")
+        if depth == 0:
+            return text[start:offset]
+    return None
+
+
+def final_answer(text: str) -> str:
+    r"""What a completion answers: the last `<answer>` block, else the whole text, stripped.
+
+    A `\boxed{…}` inside it wins over the words around it. An opened and never closed `<answer>`
+    is no block: such a text keeps its tag, and no grader takes a tag for an answer.
+    """
+    block = last_block(text)
+    answer = text if block is None else block
+    boxed = last_boxed(answer)
+    return (answer if boxed is None else boxed).strip()
+
+
+def _outside(text: str) -> list[str] | None:
+    """What stands before, between and after the two blocks; None unless each tag is there once.
+
+    The four tags must come in their order.
+    """
+    positions = [text.find(tag) for tag in TAGS]
+    if positions != sorted(positions) or any(text.count(tag) != 1 for tag in TAGS):
+        return None
+    reasoning, _, answer, closing = positions
+    between = text[positions[1] + len(TAGS[1]) : answer]
+    return [text[:reasoning], between, text[closing + len(CLOSING) :]]
+
+
+def strict_format(text: str) -> float:
+    """1.0 for exactly one `<reasoning>…</reasoning><answer>…</answer>` and nothing else, else 0.0.
+
+    Both may run over many lines; white space around and between the blocks does not matter
+    (d1 pays nothing for reasoning over two lines or without the final newline).
+    """
+    outside = _outside(text)
+    return float(outside is not None and not any(piece.strip() for piece in outside))
+
+
+def soft_format(text: str) -> float:
+    """1.0 when each block occurs once, reasoning first, whatever stands around them; else 0.0."""
+    return float(_outside(text) is not None)

@@ -1,0 +1,155 @@
+"""Prompts in, graded completions out: one piece of code for training, validation and evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from stabledrl.functional.advantage import centered
+from stabledrl.functional.masking import counted_tokens
+from stabledrl.policy import Policy
+from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.types import Completions, Prompt, RewardOutput, Sequences, Task
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Graded completions, G per prompt; sample i·G + j is the j-th completion of prompt i.
+
+    texts: what was graded, decoded up to the first end token. rewards: the verdicts.
+    sampling_s, grading_s: wall time in seconds.
+    """
+
+    prompts: Sequence[Prompt]
+    group_size: int
+    sequences: Sequences
+    completions: Completions
+    texts: Sequence[str]
+    rewards: Sequence[RewardOutput]
+    sampling_s: float
+    grading_s: float
+
+    @property
+    def reward(self) -> Float[Tensor, "group member"]:
+        """Rewards, NaN where there was no verdict."""
+        totals = [float("nan") if item.total is None else item.total for item in self.rewards]
+        return torch.tensor(totals).view(-1, self.group_size)
+
+    @property
+    def solved(self) -> Float[Tensor, "group member"]:
+        """1 where the task is solved outright."""
+        return torch.tensor([float(item.solved) for item in self.rewards]).view(-1, self.group_size)
+
+
+def collect(
+    policy: Policy,
+    sampler: SemiAutoregressive,
+    task: Task,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    generator: torch.Generator,
+    rows: int,
+) -> Rollout:
+    """Sample `group_size` completions of every prompt and grade them.
+
+    generator: everything random, drawn at once in sample order, so `rows` (completions decoded
+    together; memory only) changes no completion. Raises RuntimeError for a mask token left over.
+    """
+    start = time.perf_counter()
+    prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
+    prompt_ids = prompt_ids.repeat_interleave(group_size, 0)
+    prompt_mask = prompt_mask.repeat_interleave(group_size, 0)
+    uniform = sampler.draw(len(prompt_ids), generator)
+    parts = [
+        sampler(policy, prompt_ids[at], prompt_mask[at], uniform[at])
+        for at in (slice(first, first + rows) for first in range(0, len(prompt_ids), rows))
+    ]
+    completions = join(parts)
+    if (completions.ids == policy.facts.mask_token_id).any():
+        raise RuntimeError("the sampler left a mask token in a finished completion")
+    counted = counted_tokens(completions.ids, policy.facts.end_token_ids)
+    texts = policy.decode(completions.ids, counted)
+    sampled = time.perf_counter()
+    rewards = [task.verify(prompts[index // group_size], text) for index, text in enumerate(texts)]
+    return Rollout(
+        prompts=prompts,
+        group_size=group_size,
+        sequences=Sequences(prompt_ids, prompt_mask, completions.ids, counted),
+        completions=completions,
+        texts=texts,
+        rewards=rewards,
+        sampling_s=sampled - start,
+        grading_s=time.perf_counter() - sampled,
+    )
+
+
+def join(parts: Sequence[Completions]) -> Completions:
+    """Several batches of completions as one."""
+    samples = sum(len(part.ids) for part in parts)
+    return Completions(
+        torch.cat([part.ids for part in parts]),
+        torch.cat([part.step for part in parts]),
+        torch.cat([part.log_probability for part in parts]),
+        sum(part.forwards * len(part.ids) for part in parts) / samples,
+    )
+
+
+def records(rollout: Rollout) -> list[dict[str, object]]:
+    """One plain dict per completion."""
+    size = rollout.group_size
+    return [
+        {
+            "prompt": rollout.prompts[index // size].text,
+            "key": rollout.prompts[index // size].key,
+            "completion": text,
+            "reward": verdict.total,
+            "solved": verdict.solved,
+            "parts": dict(verdict.parts),
+            "reason": verdict.reason,
+        }
+        for index, (text, verdict) in enumerate(zip(rollout.texts, rollout.rewards, strict=True))
+    ]
+
+
+def rollout_metrics(
+    rollout: Rollout, end_token_ids: tuple[int, ...], fixed_length: int | None
+) -> dict[str, float]:
+    """What a phase's completions look like (names as in docs/metrics.md)."""
+    reward, ids = rollout.reward, rollout.sequences.completion_ids
+    verdict = ~reward.isnan()
+    length = rollout.sequences.length.float()
+    ended = (
+        torch.isin(ids, ids.new_tensor(end_token_ids)) & rollout.sequences.completion_mask
+    ).any(-1)
+    truncated = ~ended if fixed_length is None else length < fixed_length
+    members = verdict.sum(-1)
+    squares = centered(reward).square().sum(-1)  # exactly 0 where all rewards are equal
+    deviation = (squares / (members - 1).clamp(min=1)).sqrt()
+    metrics = {
+        "train/reward": reward.nanmean(),
+        "train/reward_std": deviation.mean(),
+        "train/frac_zero_std": (deviation == 0).float().mean(),
+        "train/frac_no_verdict": (~verdict).float().mean(),
+        "train/solved": rollout.solved.mean(),
+        "train/completions/mean_length": length.mean(),
+        "train/completions/min_length": length.min(),
+        "train/completions/max_length": length.max(),
+        "train/completions/frac_truncated": truncated.float().mean(),
+        "train/completions/frac_empty": torch.tensor([not text for text in rollout.texts])
+        .float()
+        .mean(),
+        "train/completions/distinct": torch.tensor(len(set(rollout.texts)) / len(rollout.texts)),
+        "sampler/tokens_per_forward": length.mean() / rollout.completions.forwards,
+        "time/rollout_s": torch.tensor(rollout.sampling_s),
+        "time/reward_s": torch.tensor(rollout.grading_s),
+    }
+    names = sorted({name for item in rollout.rewards for name in item.parts})
+    for name in names:
+        values = [item.parts[name] for item in rollout.rewards if name in item.parts]
+        metrics[f"train/rewards/{name}/mean"] = torch.tensor(values).mean()
+    return {name: float(value) for name, value in metrics.items()}

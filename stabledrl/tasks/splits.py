@@ -1,0 +1,35 @@
+"""Splits and seeded streams, as every generated task needs them.
+
+A split is a property of the item, never of the order in which items are drawn: each task says
+which items belong to which split, and this module says which generator draws item `index`.
+"""
+
+from __future__ import annotations
+
+import random
+from difflib import get_close_matches
+
+SPLITS = ("train", "validation", "test")
+
+
+def require_split(split: str) -> None:
+    """Refuse (ValueError) a name that is no split, naming the nearest one and all three."""
+    if split in SPLITS:
+        return
+    nearest = get_close_matches(split, SPLITS, n=1)
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    raise ValueError(f"unknown split {split!r}{hint}; there are train, validation and test")
+
+
+def item_generator(task: str, split: str, seed: int, index: int) -> random.Random:
+    """The generator of one item, so that item `index` is the same however it is batched.
+
+    A string seed goes through SHA-512, not through `hash`: the same in every process.
+    """
+    return random.Random(f"{task}/{split}/{seed}/{index}")
+
+
+def require_range(start: int, count: int) -> None:
+    """Refuse (ValueError) a negative start or count of a stream."""
+    if start < 0 or count < 0:
+        raise ValueError(f"start and count of a stream are 0 or more, got {start} and {count}")

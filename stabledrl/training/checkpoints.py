@@ -1,0 +1,55 @@
+"""Which checkpoint to go on from."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stabledrl.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint that `ckpt_path` means in a run directory, and its content; None for null.
+
+    `last` is the newest one that can be read: a half-written file is passed over with a warning.
+    `best` and explicit paths are taken as they are. Raises UserError if there is none or it is
+    broken. Only tensors and plain values are ever unpickled.
+    """
+    if ckpt_path is None:
+        return None
+    folder = directory / "checkpoints"
+    if ckpt_path == "last":
+        candidates = sorted(folder.glob("phase_*.ckpt"), reverse=True)
+    else:
+        candidates = [folder / "best.ckpt" if ckpt_path == "best" else Path(ckpt_path)]
+    for path in candidates:
+        try:
+            return path, read(path)
+        except UserError as error:
+            if ckpt_path != "last":
+                raise
+            log.warning("%s; trying the one before it", error)
+    raise UserError(f"ckpt_path={ckpt_path}: there is no usable checkpoint in {folder}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint of ours; UserError if it is missing, broken or something else."""
+    if not path.is_file():
+        raise UserError(f"ckpt_path={path}: there is no such file")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise UserError(f"ckpt_path={path}: not a readable checkpoint ({_brief(error)})") from error
+    if not isinstance(content, dict) or "global_step" not in content or "state_dict" not in content:
+        raise UserError(f"ckpt_path={path}: not a training checkpoint")
+    return content
+
+
+def _brief(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__

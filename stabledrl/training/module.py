@@ -1,0 +1,214 @@
+"""The LightningModule: policy and reference, one epoch = one phase, no formula."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+
+from stabledrl.functional.reduce import masked_mean
+from stabledrl.policy import Policy
+from stabledrl.randomness import keyed_generator
+from stabledrl.rollout import Rollout, collect
+from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
+from stabledrl.types import Batch, Prompt, Task, to_device
+
+OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
+Schedule = Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How a policy is judged: greedy decoding of held-out prompts, graded by the task's verifier.
+
+    rows: completions decoded together.
+    """
+
+    task: Task
+    sampler: SemiAutoregressive
+    prompts: Sequence[Prompt]
+    rows: int
+
+    def loader(self) -> DataLoader[Any]:
+        """The prompts in batches of `rows`."""
+        return DataLoader(self.prompts, batch_size=self.rows, collate_fn=list)  # type: ignore[arg-type]
+
+    def __call__(self, policy: Policy, prompts: Sequence[Prompt]) -> Rollout:
+        """One graded greedy completion per prompt."""
+        generator = keyed_generator("validation")  # greedy: unused but by exotic confidences
+        return collect(
+            policy, self.sampler.greedy(), self.task, prompts, 1, generator, len(prompts)
+        )
+
+
+class PolicyModule(pl.LightningModule):
+    """What reinforcement learning and supervision share: optimiser, validation, logging of steps.
+
+    history: every validation so far, by optimiser step. seconds: wall time by part.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: OptimizerFactory,
+        schedule: Schedule,
+        validation: Validation,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.validation = validation
+        self.history: list[dict[str, float]] = []
+        self.seconds: Counter[str] = Counter()
+        self._optimizer = optimizer
+        self._schedule = schedule
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimiser over all trainable parameters, its rate set at every step."""
+        optimizer = self._optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        total = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: self._schedule(step, total))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Held-out prompts."""
+        return self.validation.loader()
+
+    def validation_step(self, prompts: list[Prompt], batch_index: int) -> None:
+        """Greedy solve rate (pass@1) and reward."""
+        rollout = self.validation(self.policy, prompts)
+        self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
+        values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
+        self.log_dict(values, batch_size=len(prompts), on_step=False, on_epoch=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Remember the validation."""
+        values = {
+            name: float(value)
+            for name, value in self.trainer.callback_metrics.items()
+            if name.startswith("val/")
+        }
+        self.history.append({"step": float(self.global_step), **values})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """What is not a tensor: the validations so far."""
+        checkpoint["history"] = self.history
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.history = list(checkpoint["history"])
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Frozen dataclasses are rebuilt rather than written into."""
+        return to_device(batch, device)
+
+    def log_step(self, metrics: dict[str, Tensor], optimizer: Optimizer) -> None:
+        """Log one row of an optimiser step: the metrics, the learning rate, the gradient norm."""
+        gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
+        metrics["train/grad_norm"] = torch.nn.utils.get_total_norm(gradients)
+        metrics["train/learning_rate"] = torch.tensor(optimizer.param_groups[0]["lr"])
+        self.log_dict(metrics, on_step=True, on_epoch=False, batch_size=1)
+
+
+class ReinforcementModule(PolicyModule):
+    """Policy-gradient training on rollouts.
+
+    reference: the policy training starts from, frozen; outside optimiser and checkpoint; None where
+    nothing reads it. phase: number of the current phase, counted here because Lightning's
+    `current_epoch` lags by one after a resume.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: OptimizerFactory,
+        schedule: Schedule,
+        validation: Validation,
+        collector: PhaseCollector,
+    ) -> None:
+        super().__init__(policy, optimizer, schedule, validation)
+        self.collector = collector
+        self.phase = 0
+        self.last_phase: Phase | None = None
+        self._parts: list[dict[str, Tensor]] = []
+        penalty = collector.algorithm.penalty
+        frozen = penalty.coefficient > 0 and penalty.reference == "frozen"
+        # in a list, so that it is no submodule: neither trained nor saved
+        self._reference = [copy.deepcopy(policy).requires_grad_(False)] if frozen else []
+
+    @property
+    def reference(self) -> Policy | None:
+        """The frozen policy, on the device of the trained one, or None."""
+        return self._reference[0].to(self.device) if self._reference else None
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Whole groups, collected when the epoch begins."""
+        return DataLoader(PhaseDataset(self._begin, self.collector.settings), batch_size=None)
+
+    def _begin(self) -> Phase:
+        self.last_phase = self.collector(self.policy, self.reference, self.phase)
+        self.seconds["rollout"] += self.last_phase.rollout.sampling_s
+        self.seconds["grading"] += self.last_phase.rollout.grading_s
+        return self.last_phase
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
+        output = self.collector.algorithm.loss(self.policy, batch)
+        self._parts.append(dict(output.metrics))
+        return output.loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the step: means over accumulated batches (extrema of extrema), phase values once."""
+        metrics = merge(self._parts)
+        self._parts = []
+        phase = self.last_phase
+        steps = len(self.trainer.train_dataloader) // self.trainer.accumulate_grad_batches
+        if phase is not None and self.global_step % steps == 0:
+            metrics |= {name: torch.tensor(value) for name, value in phase.metrics.items()}
+            # θ = θ_old here: what the log-ratio shows is estimation noise alone
+            metrics["train/ratio/noise_std"] = metrics["train/ratio/log_std"]
+        metrics["phase"] = torch.tensor(float(self.phase))
+        self.log_step(metrics, optimizer)
+
+    def on_train_epoch_end(self) -> None:
+        """The next phase; before checkpoints are written, which callbacks do afterwards."""
+        self.phase += 1
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The phase counter; everything random is keyed by it, so no generator state is needed."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["phase"] = self.phase
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on at the phase after the checkpoint."""
+        super().on_load_checkpoint(checkpoint)
+        self.phase = checkpoint["phase"]
+
+
+def merge(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Metrics of accumulated batches as one: maxima for `…max`, counts added, means otherwise."""
+    merged = {}
+    for name in parts[0]:
+        values = torch.stack([part[name] for part in parts])
+        if name.endswith("max"):
+            merged[name] = values.max()
+        elif name.startswith("guard/"):
+            merged[name] = values.sum()
+        else:
+            merged[name] = masked_mean(values, torch.ones_like(values, dtype=torch.bool))
+    return merged

@@ -1,0 +1,102 @@
+"""One rollout phase: sample, grade, score under the old policy, hand out whole groups μ times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch.utils.data import IterableDataset
+
+from stabledrl.algorithm import Algorithm
+from stabledrl.policy import Policy
+from stabledrl.randomness import keyed_generator
+from stabledrl.rollout import Rollout, collect, rollout_metrics
+from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.types import Batch, Task
+
+
+@dataclass(frozen=True)
+class PhaseSettings:
+    """Sizes of a phase (conf/rollout).
+
+    prompts_per_phase: N. group_size: G completions per prompt. inner_updates: μ passes over a
+    phase. prompts_per_batch: groups per forward and backward pass. sampling_rows: completions
+    decoded together (memory only).
+    """
+
+    prompts_per_phase: int
+    group_size: int
+    inner_updates: int
+    prompts_per_batch: int
+    sampling_rows: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A collected phase: graded completions and one batch per inner update."""
+
+    rollout: Rollout
+    batches: list[Batch]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PhaseCollector:
+    """Collects phase number `phase` with a policy; everything random is keyed by (seed, phase).
+
+    So a phase depends on nothing but its number and the weights: a run resumed at a phase boundary
+    replays it bit for bit, and no rollout is ever stored.
+    """
+
+    task: Task
+    sampler: SemiAutoregressive
+    algorithm: Algorithm
+    settings: PhaseSettings
+    seed: int
+
+    def __call__(self, policy: Policy, reference: Policy | None, phase: int) -> Phase:
+        """Sample and grade N·G completions, evaluate the old policy, prepare μ batches."""
+        settings, count = self.settings, self.settings.prompts_per_phase
+        rollout = collect(
+            policy,
+            self.sampler,
+            self.task,
+            self.task.prompts("train", self.seed, phase * count, count),
+            settings.group_size,
+            keyed_generator("completions", self.seed, phase),
+            settings.sampling_rows,
+        )
+        batches = self.algorithm.prepare(
+            policy,
+            reference,
+            rollout.sequences,
+            rollout.reward.to(policy.device),
+            settings.inner_updates,
+            lambda label: keyed_generator("masks", self.seed, phase, label),
+        )
+        metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
+        return Phase(rollout, batches, metrics)
+
+
+class PhaseDataset(IterableDataset[Batch]):
+    """One pass over it is one phase: N/n batches of n groups, μ times.
+
+    `begin` collects the phase. It runs when iteration begins and only there: the length is known,
+    so Lightning does not fetch ahead, and later batches see no newer weights.
+    """
+
+    def __init__(self, begin: Callable[[], Phase], settings: PhaseSettings) -> None:
+        self._begin = begin
+        self._settings = settings
+
+    def __len__(self) -> int:
+        """Batches of a phase."""
+        settings = self._settings
+        return settings.inner_updates * settings.prompts_per_phase // settings.prompts_per_batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        settings = self._settings
+        size = settings.prompts_per_batch
+        for batch in self._begin().batches:
+            for first in range(0, settings.prompts_per_phase, size):
+                yield batch.groups(first, first + size)

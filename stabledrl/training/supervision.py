@@ -1,0 +1,111 @@
+"""Masked-diffusion supervised fine-tuning: the warm start of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+
+from stabledrl.policy import Policy
+from stabledrl.randomness import keyed_generator
+from stabledrl.training.module import OptimizerFactory, PolicyModule, Schedule, Validation
+from stabledrl.types import Corruption, Estimator, Prompt, Sequences, Task
+
+Example = tuple[Sequences, Corruption]
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """Endless training examples: the task's solutions, masked by the estimator.
+
+    batch_size: examples per optimiser step. steps_per_epoch: steps between checkpoints.
+    length: completion tokens; shorter solutions are filled with end tokens, which count (LLaDA).
+    """
+
+    task: Task
+    estimator: Estimator
+    batch_size: int
+    steps_per_epoch: int
+    length: int
+    seed: int
+
+    def example(self, policy: Policy, step: int) -> Example:
+        """The batch of an optimiser step, the same whenever it is asked for."""
+        size = self.batch_size
+        prompts = self.task.prompts("train", self.seed, step * size, size)
+        sequences = solved_sequences(policy, self.task, prompts, self.length)
+        generator = keyed_generator("pretrain", self.seed, step)
+        return sequences, self.estimator.draw(sequences, 1, generator)
+
+
+def solved_sequences(
+    policy: Policy, task: Task, prompts: list[Prompt], length: int
+) -> Sequences:
+    """Prompts with their solutions, filled with end tokens; ValueError for one that is too long."""
+    prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
+    end = policy.facts.end_token_ids[0]
+    rows = []
+    for prompt in prompts:
+        ids = policy.tokenizer.encode(task.solution(prompt), add_special_tokens=False)
+        if len(ids) > length:
+            raise ValueError(
+                f"sampler.length={length} is too short for the solution {task.solution(prompt)!r} "
+                f"of {prompt.text!r}: it has {len(ids)} tokens"
+            )
+        rows.append(ids + [end] * (length - len(ids)))
+    completion = torch.tensor(rows, device=prompt_ids.device)
+    return Sequences(
+        prompt_ids, prompt_mask, completion, torch.ones_like(completion, dtype=torch.bool)
+    )
+
+
+class SupervisedModule(PolicyModule):
+    """Maximises the likelihood proxy of the solutions, per token: loss = −mean L̂/L in nats."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: OptimizerFactory,
+        schedule: Schedule,
+        validation: Validation,
+        curriculum: Curriculum,
+    ) -> None:
+        super().__init__(policy, optimizer, schedule, validation)
+        self.curriculum = curriculum
+        self._loss = torch.zeros(())
+
+    def train_dataloader(self) -> DataLoader[Example]:
+        """The examples of the next epoch."""
+        return DataLoader(_Examples(self), batch_size=None)
+
+    def training_step(self, batch: Example, batch_index: int) -> Tensor:
+        """Negative likelihood proxy per token."""
+        sequences, corruption = batch
+        likelihood = self.curriculum.estimator(self.policy, sequences, corruption)
+        loss = -(likelihood.score / sequences.length).mean()
+        self._loss = loss.detach()
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the step."""
+        phase = self.global_step // self.curriculum.steps_per_epoch
+        self.log_step({"train/loss": self._loss, "phase": torch.tensor(float(phase))}, optimizer)
+
+
+class _Examples(IterableDataset[Example]):
+    """One epoch of a curriculum, beginning at the module's optimiser step."""
+
+    def __init__(self, module: SupervisedModule) -> None:
+        self._module = module
+
+    def __len__(self) -> int:
+        return self._module.curriculum.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Example]:
+        first = self._module.global_step
+        for step in range(first, first + len(self)):
+            yield self._module.curriculum.example(self._module.policy, step)

@@ -1,0 +1,326 @@
+"""The configuration is refused before anything is built, and every fault is named at once."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from stabledrl.binding import locate, value_faults
+from stabledrl.config import (
+    build,
+    print_config,
+    register_resolvers,
+    resolved_hash,
+    run_directory,
+    slug,
+    sweep_directory,
+    validate,
+)
+from stabledrl.errors import ConfigurationError, UserError, did_you_mean
+
+register_resolvers()
+
+
+@pytest.fixture
+def composed(house: Path):
+    """Compose the fake house with overrides."""
+
+    def with_overrides(*overrides: str) -> DictConfig:
+        with initialize_config_dir(str(house), version_base="1.3"):
+            return compose("config", list(overrides))
+
+    return with_overrides
+
+
+@pytest.fixture(scope="module")
+def base(shared_house: Path) -> DictConfig:
+    """The fake house, composed once."""
+    with initialize_config_dir(str(shared_house), version_base="1.3"):
+        return compose("config")
+
+
+@pytest.fixture
+def changed(base: DictConfig, shared_house: Path):
+    """The base with changes as on the command line, without the second that composing takes."""
+
+    def by(*overrides: str) -> DictConfig:
+        cfg = copy.deepcopy(base)
+        OmegaConf.set_struct(cfg, False)
+        for override in overrides:
+            key, _, text = override.lstrip("+").partition("=")
+            option = shared_house / key / f"{text}.yaml"
+            if override.startswith("~"):
+                parent, _, leaf = key[1:].rpartition(".")
+                del (OmegaConf.select(cfg, parent) if parent else cfg)[leaf]
+            elif option.exists():
+                cfg[key] = OmegaConf.load(option)[key]
+            else:
+                OmegaConf.update(cfg, key, yaml.safe_load(text), force_add=True, merge=False)
+        return cfg
+
+    return by
+
+
+def faults_of(cfg: DictConfig) -> list[str]:
+    try:
+        validate(cfg)
+    except ConfigurationError as error:
+        return error.faults
+    return []
+
+
+@pytest.fixture
+def faults(changed):
+    """Faults of the fake house with changes."""
+    return lambda *overrides: faults_of(changed(*overrides))
+
+
+def test_the_house_as_it_stands_is_valid(faults):
+    assert faults() == []
+
+
+def test_a_switch_by_hand_wins_over_the_preset(composed):
+    assert composed("algorithm=grpo").clipping.epsilon == 0.2
+    assert composed("algorithm=grpo", "clipping=unconditional").clipping.epsilon == 5.0
+    assert composed("clipping=unconditional", "algorithm=grpo").clipping.epsilon == 5.0
+
+
+def test_an_experiment_chooses_an_algorithm_and_wins_over_it(composed, write):
+    write(
+        "experiment/x.yaml",
+        "# @package _global_\ndefaults:\n  - override /algorithm: grpo\n"
+        "  - override /normalization: batch_self\nseed: 7\n",
+    )
+    cfg = composed("experiment=x")
+    assert cfg.seed == 7
+    assert cfg.clipping.epsilon == 0.2
+    assert cfg.normalization._target_ == "tests.fake_components.normalize_step"
+    assert composed("experiment=x", "seed=1", "clipping=unconditional").clipping.epsilon == 5.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        # keys nobody knows: in a component, in a plain group, at the top
+        (["+clipping.epsilonn=1"], ["clipping.epsilonn: ", "did you mean 'epsilon'"]),
+        (["+rollout.group_sise=4"], ["rollout.group_sise: unknown key; did you mean 'group_size'"]),
+        (["+rolout.group_size=4"], ["rolout: unknown key; did you mean 'rollout'"]),
+        (["+foo=1"], ["foo: unknown key (known: advantage, "]),
+        (["+job.fail_att=1"], ["job.fail_att: ", "did you mean 'fail_at'"]),
+        (["+callbacks.printing={_target_: tests.fake_components.Elbo, dras: 2}"], ["'draws'"]),
+        # keys that are missing
+        (["~task.name"], ["task.name: missing, tests.fake_components.Task requires it"]),
+        (["~rollout.group_size"], ["rollout.group_size: missing"]),
+        (["~clipping"], ["clipping: missing"]),
+        (["task.name=???"], ["task.name: missing: give it a value"]),
+        (["task.name=${nowhere}"], ["task.name: Interpolation key 'nowhere' not found"]),
+        # values
+        (["clipping.epsilon=-1"], ["clipping.epsilon=-1: should be greater than 0"]),
+        (["clipping.epsilon=abc"], ["clipping.epsilon='abc': should be a valid number"]),
+        (["sampler.block_length=0"], ["sampler.block_length=0: should be greater than 0"]),
+        (["+sampler.remasking=lo"], ["should be 'low_confidence' or 'random'"]),
+        (["+sampler.temperature=6"], ["sampler: temperature above 5 is noise"]),
+        (["+task.sizes=[1,x]"], ["task.sizes[1]='x': should be a valid integer"]),
+        (["trainer.accumulate_grad_batches='2'"], ["should be of type int"]),
+        (["trainer.accumulate_grad_batches=true"], ["should be of type int"]),
+        (["rollout.inner_updates=0"], ["rollout.inner_updates: should be greater than 0, not 0"]),
+        (["seed=-1"], ["seed: should be greater than or equal to 0, not -1"]),
+        # targets
+        (["clipping._target_=tests.fake_components.clop"], ["did you mean 'clip'?"]),
+        (["model._target_=stabledrll.x"], ["model._target_: cannot import", "no 'stabledrll'"]),
+        (["model._target_=stabledrl.modles.x"], ["did you mean 'models'?"]),
+        (["model._target_=stabledrl.__version__"], ["is not callable"]),
+        (["model={a: 1}"], ["model: needs a `_target_`"]),
+        # rules across keys
+        (["rollout.group_size=1"], ["rollout.group_size=1: G=1 gives no advantage"]),
+        (["sampler.block_length=3"], ["sampler.length=16", "sampler.block_length=3"]),
+        (["sampler.steps=6"], ["sampler.steps=6", "sampler.block_length=4", "4 blocks"]),
+        (["sampler.steps=32"], ["sampler.steps=32 is more than sampler.length=16"]),
+        (["rollout.prompts_per_batch=3"], ["rollout.prompts_per_phase=8", "prompts_per_batch=3"]),
+        (["trainer.devices=8"], ["x 8 processes"]),
+        (["trainer.devices=[0,1,2]"], ["x 3 processes"]),
+        (["+trainer.num_nodes=8"], ["x 8 processes", "num_nodes"]),
+        (["trainer.devices=auto", "trainer.accumulate_grad_batches=3"], ["grad_batches=3"]),
+        (
+            ["normalization=batch_self", "trainer.accumulate_grad_batches=2"],
+            ["normalization=normalize_step", "trainer.accumulate_grad_batches=2 must be 1"],
+        ),
+        (["normalization=batch_self", "trainer.devices=2"], ["one process only, not 2"]),
+        (["masking=block_random", "estimator=coupled"], ["BlockRandom", "Coupled"]),
+        (["ckpt_path=/no/such.ckpt"], ["ckpt_path=/no/such.ckpt: there is no such file"]),
+    ],
+)
+def test_refused_in_words(faults, overrides, expected):
+    told = "\n".join(faults(*overrides))
+    assert all(words in told for words in expected), told
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["masking=block_random"],
+        ["normalization=batch_self"],
+        ["trainer.devices='2'"],
+        ["trainer.devices=auto"],
+        ["+clipping.log_ratio=[1.0]"],
+        ["+model.whatever=1"],
+        ["+task.strange=anything"],
+        ["+task.sizes=[3,4]"],
+        ["+callbacks.off=null"],
+        ["~scheduler"],
+        ["ckpt_path=last"],
+        ["clipping.epsilon=1"],
+    ],
+    ids=str,
+)
+def test_accepted(faults, overrides):
+    assert faults(*overrides) == []
+
+
+def test_a_typo_inside_an_experiment_is_refused(composed, write):
+    write("experiment/x.yaml", "# @package _global_\nclipping: {epsilonn: 1}\nrolout: {a: 1}\n")
+    told = "\n".join(faults_of(composed("experiment=x")))
+    assert "rolout: unknown key; did you mean 'rollout'?" in told
+    assert "did you mean 'epsilon'?" in told
+
+
+def test_all_faults_come_together_and_each_once(faults):
+    found = faults(
+        "masking=block_random",
+        "masking.pattern.block_length=0",  # seen again as estimator.masking.block_length
+        "seed=-1",
+        "+foo=1",
+        "sampler.steps=6",
+        "clipping.epsilon=0",
+        "task.name=???",
+    )
+    assert len(found) == 6
+    text = str(ConfigurationError(found))
+    assert text.startswith("6 faults in the configuration\n  1. ")
+    assert str(ConfigurationError(["one"])) == "one"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], ""),
+        (["precision=bf16-mixed", "gradient_clip_val=1.0", "strategy=ddp"], ""),
+        (["acumulate_grad_batches=2"], "did you mean 'accumulate_grad_batches'?"),
+        (["precision=bf17"], "precision='bf17'"),
+        (["max_epochs=many"], "max_epochs='many': should be a valid integer"),
+    ],
+)
+def test_a_third_party_class_is_checked_too(changed, overrides, expected):
+    cfg = changed()
+    cfg.trainer = OmegaConf.from_dotlist(["_target_=lightning.pytorch.Trainer", *overrides])
+    if not expected:
+        validate(cfg)
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        validate(cfg)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["epsilon=-1"], "clipping.epsilon=-1: should be greater than 0"),
+        (["epsilonn=1"], "did you mean 'epsilon'?"),
+        (["epsilon=4"], ""),
+    ],
+)
+def test_a_real_clipping(changed, overrides, expected):
+    cfg = changed()
+    target = "stabledrl.functional.clipping.unconditional"
+    cfg.clipping = OmegaConf.from_dotlist([f"_target_={target}", "_partial_=true", *overrides])
+    if not expected:
+        validate(cfg)
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        validate(cfg)
+    assert expected in str(caught.value)
+
+
+def test_build_gives_plain_values_and_readable_errors():
+    target = "tests.fake_components"
+    task = build(OmegaConf.create({"_target_": f"{target}.Task", "name": "x", "sizes": [1, 2]}))
+    assert type(task.sizes) is list
+    with pytest.raises(UserError, match="temperature above 5"):
+        build(OmegaConf.create({"_target_": f"{target}.Sampler", "temperature": 6}))
+
+
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    (tmp_path / "needs_another.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(LookupError, match="needs the package 'not_installed_anywhere'"):
+        locate("needs_another.Thing")
+
+
+def test_annotations_yaml_cannot_meet_are_left_alone():
+    from torch import Tensor
+
+    assert list(value_faults("x", 1, Tensor)) == []
+    assert list(value_faults("x", 1, Tensor | None)) == []
+    assert [str(fault) for fault in value_faults("x", "a", Tensor | float)]
+
+
+def test_the_hash_follows_what_matters_and_nothing_else(changed):
+    first = resolved_hash(changed())
+    assert len(first) == 8
+    assert resolved_hash(changed()) == first
+    for same in ("paths.output_dir=/else", "tags=[a]", "name=x", "extras.print_config=false"):
+        assert resolved_hash(changed(same)) == first, same
+    assert resolved_hash(changed("ckpt_path=last")) == first
+    for other in ("seed=1", "clipping.epsilon=4", "clipping=conditional"):
+        assert resolved_hash(changed(other)) != first, other
+
+
+def test_the_hash_does_not_follow_the_run_directory(changed):
+    directory = "trainer.default_root_dir=${paths.run_dir}"
+    cfg, again = changed(directory), changed(directory, "paths.output_dir=/else")
+    assert cfg.trainer != again.trainer
+    assert resolved_hash(cfg) == resolved_hash(again)
+
+
+CHOICES = {"job": "train", "algorithm": "grpo", "task": "a/b", "model": "x=1"}
+
+
+def test_directories_are_named_without_an_equals_sign(tmp_path):
+    path = Path(run_directory(str(tmp_path), CHOICES, 3, None))
+    assert path.parent == tmp_path / "train" / "grpo-a-b-x-1-s3"
+    assert "=" not in str(path.relative_to(tmp_path))
+    assert slug(None) == "None"
+    assert slug("///") == "none"
+
+
+def test_a_resumed_run_keeps_its_directory(tmp_path):
+    fresh = Path(run_directory(str(tmp_path), CHOICES, 3, "last"))  # nothing to go on from
+    (fresh / "checkpoints").mkdir(parents=True)
+    (fresh / "checkpoints" / "last.ckpt").touch()
+    assert run_directory(str(tmp_path), CHOICES, 3, "last") == str(fresh)
+    assert run_directory(str(tmp_path), CHOICES, 3, None) != str(fresh)
+    assert run_directory(str(tmp_path), CHOICES, 4, "last") != str(fresh)
+
+
+def test_the_same_sweep_has_the_same_directory():
+    named = sweep_directory("m", {"sweeps": "ablation"}, ["sweeps=ablation"])
+    assert named == "m/ablation"
+    first = sweep_directory("m", {}, ["seed=1,2", "clipping=none"])
+    assert first == sweep_directory("m", {}, ["clipping=none", "seed=1,2", "extras.threads=1"])
+    assert first != sweep_directory("m", {}, ["seed=1,2"])
+    assert sweep_directory("m", {"experiment": "smoke"}, []).startswith("m/smoke-")
+
+
+def test_the_tree_shows_resolved_values(changed, capsys):
+    print_config(changed("clipping.epsilon=4.25"))
+    shown = capsys.readouterr().out
+    assert "4.25" in shown
+    assert "seed: 0" in shown
+
+
+def test_did_you_mean_says_nothing_when_nothing_is_near():
+    assert did_you_mean("zzz", ["epsilon"]) == ""
+    assert did_you_mean("epsilonn", ["epsilon"]) == "; did you mean 'epsilon'?"
