@@ -35,8 +35,8 @@ lint: $(STAMP) ## style, types, import rules
 install: $(STAMP) ## create .venv and install what is missing
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || test -x $(BIN)/python || { echo "error: Python 3.11 or newer is needed" \
-		"and none was found; install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) $(ENOUGH) 2>/dev/null || { echo "error: Python 3.11 or newer" \
+		"is needed; install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error:" \
 		"$(PYTHON) cannot create a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python $(ENOUGH) || { echo "error: $(VENV) holds a Python older than 3.11;" \

@@ -68,39 +68,47 @@ class Algorithm:
         sequences: Sequences,
         reward: Float[Tensor, "group member"],
         updates: int,
+        rows: int,
         generator: Callable[[str], torch.Generator],
     ) -> list[Batch]:
         """One whole-phase batch per inner update, everything random and everything old in it.
 
-        policy is the one that sampled. generator(label) is keyed by seed and phase. Each distinct
-        old corruption costs one evaluation: 1 under `independent` and `shared`, μ under `paired`.
+        policy is the one that sampled. rows: samples scored together; with the samples of a training
+        batch, shared masks give ρ = 1 to the last bit. generator(label) is keyed by seed and phase.
+        Each distinct old corruption costs one evaluation: 1 under `independent` and `shared`, μ
+        under `paired`.
         """
         group_size = reward.shape[1]
+        judge = self.penalty.judge(policy, reference)
         drawn: dict[str, Corruption] = {}
-        scored: dict[int, Likelihood] = {}
+        scored: dict[tuple[int, int], Likelihood] = {}
 
         def draw(label: str) -> Corruption:
             if label not in drawn:
                 drawn[label] = self.estimator.draw(sequences, group_size, generator(label))
             return drawn[label]
 
-        batches = []
-        for old, new in self.pairing(draw, updates):
-            if id(old) not in scored:
-                scored[id(old)] = self.estimator(policy, sequences, old)
-            judge = self.penalty.judge(policy, reference)
-            batches.append(
-                Batch(
-                    sequences=sequences,
-                    corruption=new,
-                    group_size=group_size,
-                    advantage=self.advantage(reward),
-                    verdict=~reward.isnan(),
-                    old=scored[id(old)],
-                    reference=None if judge is None else self.estimator(judge, sequences, new),
+        def score(scorer: Scorer, corruption: Corruption) -> Likelihood:
+            key = (id(scorer), id(corruption))
+            if key not in scored:
+                chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
+                scored[key] = Likelihood.join(
+                    [self.estimator(scorer, sequences[at], corruption[at]) for at in chunks]
                 )
+            return scored[key]
+
+        return [
+            Batch(
+                sequences=sequences,
+                corruption=new,
+                group_size=group_size,
+                advantage=self.advantage(reward),
+                verdict=~reward.isnan(),
+                old=score(policy, old),
+                reference=None if judge is None else score(judge, new),
             )
-        return batches
+            for old, new in self.pairing(draw, updates)
+        ]
 
     def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
         """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""

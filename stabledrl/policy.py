@@ -49,6 +49,9 @@ class Policy(nn.Module):
         self, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, facts: AdapterFacts
     ) -> None:
         super().__init__()
+        implementation = backbone.config._attn_implementation
+        if implementation != "sdpa":  # eager would add the boolean mask, flash ignores it
+            raise ValueError(f"the attention mask needs sdpa attention, not {implementation!r}")
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.facts = facts

@@ -126,7 +126,7 @@ def rollout_metrics(
     ended = (
         torch.isin(ids, ids.new_tensor(end_token_ids)) & rollout.sequences.completion_mask
     ).any(-1)
-    truncated = ~ended if fixed_length is None else length < fixed_length
+    truncated = ~ended & (fixed_length is None or ids.shape[1] < fixed_length)
     members = verdict.sum(-1)
     squares = centered(reward).square().sum(-1)  # exactly 0 where all rewards are equal
     deviation = (squares / (members - 1).clamp(min=1)).sqrt()

@@ -45,6 +45,13 @@ def steps_fit(cfg: Settings) -> Iterator[str]:
         )
 
 
+def completion_has_room(cfg: Settings) -> Iterator[str]:
+    """A task whose answers have a fixed number of tokens needs that many."""
+    length, needed = number(cfg, "sampler.length"), number(cfg, "task.fixed_length")
+    if length and needed and length < needed:
+        yield f"sampler.length={length} is too short: an answer has task.fixed_length={needed} tokens"
+
+
 def phase_divides(cfg: Settings) -> Iterator[str]:
     """A phase consists of whole optimiser steps, the same number on every process."""
     phase = number(cfg, "rollout.prompts_per_phase")
@@ -101,6 +108,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     group_has_a_baseline,
     blocks_divide,
     steps_fit,
+    completion_has_room,
     phase_divides,
     whole_step_normalization,
     masking_is_accepted,

@@ -8,7 +8,7 @@ values, R for token-level ones), `prompt_position` (P), `completion_position` (R
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -82,7 +82,8 @@ class Completions:
 
     ids: completion tokens, no mask token left.
     step: forward pass (0-based, over the whole completion) that committed each token.
-    log_probability: log p of each token under the sampling temperature when it was committed.
+    log_probability: log p of each token when it was committed, at the sampling temperature (at 1
+    where that is 0).
     forwards: forward passes spent per completion, in the mean.
     """
 
@@ -159,6 +160,16 @@ class Likelihood:
         """The chosen samples."""
         token_value = None if self.token_value is None else self.token_value[index]
         return Likelihood(self.value[index], self.score[index], token_value)
+
+    @staticmethod
+    def join(parts: Sequence[Likelihood]) -> Likelihood:
+        """Several batches of samples as one."""
+        token_values = [part.token_value for part in parts if part.token_value is not None]
+        return Likelihood(
+            torch.cat([part.value for part in parts]),
+            torch.cat([part.score for part in parts]),
+            torch.cat(token_values) if token_values else None,
+        )
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""A small prepared phase for tests: prompts of several lengths, completions with and without end."""
+"""A small prepared phase: prompts of several lengths, completions with and without end."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ class FakeBackbone(PreTrainedModel):
     """A backbone whose logits are any function of the input ids."""
 
     config_class = PreTrainedConfig
+    _supports_sdpa = True
 
     def __init__(self, logits: Callable[[Tensor], Tensor]) -> None:
         super().__init__(PreTrainedConfig())

@@ -60,6 +60,13 @@ def plain_log_ratio(
     return difference
 
 
+def assert_same_direction(ours: Tensor, expected: Tensor) -> None:
+    """Equal but for the float32 in which log-ratios are kept, measured by the largest entry."""
+    largest = float(expected.abs().max())
+    assert largest > 1e-3
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-6 * largest)
+
+
 LEVELS = pytest.mark.parametrize(
     ("level", "step"), [(PER_TOKEN, 0.1), (SEQUENCE, 0.03)], ids=["per_token", "sequence"]
 )
@@ -70,7 +77,7 @@ def test_conditional_and_group_is_grpo(level: RatioLevel, step: float) -> None:
     chosen = algorithm(ratio=level)
     old, policy = tiny_policy().double(), moved_policy(step).double()
     reward = phase_reward()
-    (batch,) = chosen.prepare(old, None, phase_sequences(), reward, 1, keyed)
+    (batch,) = chosen.prepare(old, None, phase_sequences(), reward, 1, 1000, keyed)
     advantage = reward.double() - reward.double().mean(-1, keepdim=True)
 
     def grpo() -> Tensor:
@@ -84,7 +91,7 @@ def test_conditional_and_group_is_grpo(level: RatioLevel, step: float) -> None:
     assert metrics["train/clip_ratio/low_mean"] > 0
     assert metrics["train/clip_ratio/high_mean"] > 0
     ours = gradient(policy, lambda: chosen.loss(policy, batch).loss)
-    torch.testing.assert_close(ours, gradient(policy, grpo), rtol=1e-4, atol=1e-7)
+    assert_same_direction(ours, gradient(policy, grpo))
 
 
 @LEVELS
@@ -99,7 +106,7 @@ def test_unconditional_and_self_is_stabledrl(
     )
     old, policy = tiny_policy().double(), moved_policy(step).double()
     reward = phase_reward()
-    (batch,) = chosen.prepare(old, None, phase_sequences(), reward, 1, keyed)
+    (batch,) = chosen.prepare(old, None, phase_sequences(), reward, 1, 1000, keyed)
     advantage = reward.double() - reward.double().mean(-1, keepdim=True)
 
     def stabledrl() -> Tensor:
@@ -109,7 +116,7 @@ def test_unconditional_and_self_is_stabledrl(
         return -(weight * advantage * d).sum(-1).mean()
 
     ours = gradient(policy, lambda: chosen.loss(policy, batch).loss)
-    torch.testing.assert_close(ours, gradient(policy, stabledrl), rtol=1e-4, atol=1e-7)
+    assert_same_direction(ours, gradient(policy, stabledrl))
 
 
 def test_all_corners_agree_at_unchanged_weights() -> None:
@@ -118,9 +125,7 @@ def test_all_corners_agree_at_unchanged_weights() -> None:
     for rule in (clipping.conditional, clipping.none, clipping.unconditional, clipping.uniform):
         for scale in (normalization.group, normalization.self_normalized):
             chosen = algorithm(clipping=rule, normalization=scale)
-            (batch,) = chosen.prepare(
-                policy, None, phase_sequences(), phase_reward(), 1, keyed
-            )
+            (batch,) = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 1, 1000, keyed)
             gradients.append(gradient(policy, lambda c=chosen, b=batch: c.loss(policy, b).loss))
     assert gradients[0].abs().max() > 1e-3
     for other in gradients[1:]:
@@ -130,7 +135,7 @@ def test_all_corners_agree_at_unchanged_weights() -> None:
 def prepared(scale: Callable[..., Tensor], **changes: object) -> tuple[object, Batch, Policy]:
     chosen = algorithm(normalization=scale, **changes)
     policy, old = moved_policy(0.03), tiny_policy()
-    (batch,) = chosen.prepare(old, None, phase_sequences(), phase_reward(), 1, keyed)
+    (batch,) = chosen.prepare(old, None, phase_sequences(), phase_reward(), 1, 1000, keyed)
     return chosen, batch, policy
 
 
@@ -155,9 +160,7 @@ def test_accumulation_gives_the_same_gradient(scale: Callable[..., Tensor], part
         for i in range(0, GROUPS, size)
     ]
     scale_of = float(whole.abs().max())
-    torch.testing.assert_close(
-        torch.stack(losses).mean(0), whole, rtol=1e-5, atol=1e-6 * scale_of
-    )
+    torch.testing.assert_close(torch.stack(losses).mean(0), whole, rtol=1e-5, atol=1e-6 * scale_of)
 
 
 def test_groups_keep_their_samples() -> None:
@@ -180,7 +183,7 @@ def test_a_sample_without_verdict_changes_nothing_for_the_others(
 ) -> None:
     chosen, policy = algorithm(normalization=scale), moved_policy(0.03)
     four, reward = phase_sequences(1, 4), torch.tensor([[0.0, 1.0, float("nan"), 0.25]])
-    (batch,) = chosen.prepare(tiny_policy(), None, four, reward, 1, keyed)
+    (batch,) = chosen.prepare(tiny_policy(), None, four, reward, 1, 1000, keyed)
     old = batch.old.value.clone()
     old[2] = rubbish
     batch = replace(batch, old=Likelihood(old, old))
@@ -194,7 +197,7 @@ def test_a_sample_without_verdict_changes_nothing_for_the_others(
         batch.old[others],
     )
     with_it, without = chosen.loss(policy, batch), chosen.loss(policy, three)
-    assert float(with_it.loss) == pytest.approx(float(without.loss), rel=1e-5)
+    assert with_it.loss.item() == pytest.approx(without.loss.item(), rel=1e-5)
     torch.testing.assert_close(
         gradient(policy, lambda: chosen.loss(policy, batch).loss),
         gradient(policy, lambda: chosen.loss(policy, three).loss),
@@ -208,7 +211,7 @@ def test_a_sample_without_verdict_changes_nothing_for_the_others(
 def test_a_group_without_any_verdict_is_zero_and_finite() -> None:
     chosen, policy = algorithm(), tiny_policy()
     reward = torch.full((GROUPS, MEMBERS), float("nan"))
-    (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, keyed)
+    (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, 1000, keyed)
     assert chosen.loss(policy, batch).loss == 0
     assert (gradient(policy, lambda: chosen.loss(policy, batch).loss) == 0).all()
 
@@ -277,7 +280,7 @@ def test_a_paired_update_has_no_noise_in_the_reference_of_its_ratio() -> None:
     # the log-ratio is exactly what the weights changed, on the very masks of the batch
     chosen = algorithm(pairing=paired, ratio=SEQUENCE)
     old, policy = tiny_policy().double(), moved_policy(0.01).double()
-    (batch,) = chosen.prepare(old, None, phase_sequences(), phase_reward(), 1, keyed)
+    (batch,) = chosen.prepare(old, None, phase_sequences(), phase_reward(), 1, 1000, keyed)
     d = plain_log_ratio(SEQUENCE, policy, old, batch.sequences, batch.corruption)
     largest = chosen.loss(policy, batch).metrics["train/ratio/log_max"]
-    assert float(largest) == pytest.approx(float(d.max()), abs=1e-5)
+    assert largest.item() == pytest.approx(d.max().item(), abs=1e-5)

@@ -54,7 +54,7 @@ def test_paired_scores_it_on_every_draw_and_shared_on_the_only_one() -> None:
 def test_evaluations_of_the_old_policy(pairing: Callable[..., object], calls: int) -> None:
     policy = Counting(tiny_policy())
     batches = algorithm(pairing=pairing).prepare(
-        policy, None, phase_sequences(), phase_reward(), 4, keyed
+        policy, None, phase_sequences(), phase_reward(), 4, 1000, keyed
     )
     assert policy.calls == calls
     assert len(batches) == 4
@@ -67,7 +67,7 @@ def test_unchanged_weights_give_a_ratio_of_exactly_one(
 ) -> None:
     policy = tiny_policy()
     chosen = algorithm(pairing=pairing, clipping=rule)
-    for batch in chosen.prepare(policy, None, phase_sequences(), phase_reward(), 2, keyed):
+    for batch in chosen.prepare(policy, None, phase_sequences(), phase_reward(), 2, 1000, keyed):
         metrics = chosen.loss(policy, batch).metrics
         assert metrics["train/ratio/mean"] == 1
         assert metrics["train/ratio/max"] == 1
@@ -83,17 +83,20 @@ def test_unchanged_weights_give_a_ratio_of_exactly_one(
 def test_and_so_they_do_in_smaller_batches(pairing: Callable[..., object], size: int) -> None:
     policy = tiny_policy()
     chosen = algorithm(pairing=pairing)
-    (batch,) = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 1, keyed)
+    reward = phase_reward()
+    rows = size * reward.shape[1]  # scored in the shapes of the training batches
+    (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, rows, keyed)
     for first in range(0, GROUPS, size):
         metrics = chosen.loss(policy, batch.groups(first, first + size)).metrics
         assert metrics["train/ratio/log_std"] == 0
         assert metrics["train/ratio/log_max"] == 0
+        assert metrics["train/clip_ratio/region_mean"] == 0
 
 
 def test_independent_masks_are_noise_at_unchanged_weights() -> None:
     policy = tiny_policy()
     chosen = algorithm(pairing=independent)
-    batches = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 2, keyed)
+    batches = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 2, 1000, keyed)
     noise = [chosen.loss(policy, batch).metrics["train/ratio/log_std"] for batch in batches]
     assert all(value > 0.01 for value in noise)
     assert noise[0] != noise[1]
@@ -102,8 +105,8 @@ def test_independent_masks_are_noise_at_unchanged_weights() -> None:
 def test_masks_of_a_phase_depend_on_their_label_only() -> None:
     prepare = algorithm().prepare
     policy, sequences, reward = tiny_policy(), phase_sequences(), phase_reward()
-    two = prepare(policy, None, sequences, reward, 2, keyed)
-    three = prepare(policy, None, sequences, reward, 3, keyed)
+    two = prepare(policy, None, sequences, reward, 2, 1000, keyed)
+    three = prepare(policy, None, sequences, reward, 3, 1000, keyed)
     for one, other in zip(two, three, strict=False):
         assert torch.equal(one.corruption.mask, other.corruption.mask)
     assert not torch.equal(two[0].corruption.mask, two[1].corruption.mask)

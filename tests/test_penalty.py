@@ -41,7 +41,7 @@ def prepared(penalty: DivergencePenalty, token_values: bool = False) -> tuple[ob
     reward = torch.full((GROUPS, MEMBERS), 0.5)
     reward[1, 2] = float("nan")
     policy, reference = tiny_policy().double(), moved_policy(0.05).double()
-    (batch,) = chosen.prepare(policy, reference, phase_sequences(), reward, 1, keyed)
+    (batch,) = chosen.prepare(policy, reference, phase_sequences(), reward, 1, 1000, keyed)
     return chosen, batch
 
 
@@ -75,9 +75,9 @@ def test_value_and_gradient(
         return 0.3 * sum(means) / GROUPS
 
     output = chosen.loss(policy, batch)
-    assert float(output.loss) == pytest.approx(float(expected()), rel=1e-6)
+    assert output.loss.item() == pytest.approx(expected().item(), rel=1e-6)
     assert output.metrics["train/kl"] == output.loss
-    assert abs(float(output.loss)) > 1e-4
+    assert abs(output.loss.item()) > 1e-4
     torch.testing.assert_close(
         gradient(policy, lambda: chosen.loss(policy, batch).loss),
         gradient(policy, expected),
@@ -90,7 +90,7 @@ def test_the_rollout_reference_is_the_policy_that_sampled() -> None:
     chosen = algorithm(penalty=DivergencePenalty(0.3, k3, sequence, "rollout"))
     policy = tiny_policy()
     reward = torch.full((GROUPS, MEMBERS), 0.5)
-    (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, keyed)
+    (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, 1000, keyed)
     assert batch.reference is not None
     assert torch.equal(batch.reference.value, batch.old.value)
     assert chosen.loss(policy, batch).loss == 0
@@ -101,7 +101,7 @@ def test_the_rollout_reference_is_the_policy_that_sampled() -> None:
 def test_without_a_coefficient_no_reference_is_evaluated() -> None:
     frozen = Counting(tiny_policy())
     chosen = algorithm()
-    batches = chosen.prepare(tiny_policy(), frozen, phase_sequences(), phase_reward(), 2, keyed)
+    batches = chosen.prepare(tiny_policy(), frozen, phase_sequences(), phase_reward(), 2, 1000, keyed)
     assert frozen.calls == 0
     assert all(batch.reference is None for batch in batches)
     assert chosen.loss(tiny_policy(), batches[0]).metrics["train/kl"] == 0
@@ -110,7 +110,7 @@ def test_without_a_coefficient_no_reference_is_evaluated() -> None:
 def test_a_missing_reference_is_an_error_and_not_a_silent_zero() -> None:
     chosen = algorithm(penalty=DivergencePenalty(0.1))
     with pytest.raises(ValueError, match=r"kl\.reference=frozen"):
-        chosen.prepare(tiny_policy(), None, phase_sequences(), phase_reward(), 1, keyed)
+        chosen.prepare(tiny_policy(), None, phase_sequences(), phase_reward(), 1, 1000, keyed)
 
 
 def test_token_level_needs_token_values() -> None:

@@ -110,6 +110,13 @@ def test_golden_logits_of_llada() -> None:
     torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-6)
 
 
+def test_attention_that_would_misread_the_mask_is_refused() -> None:
+    policy = tiny_policy()
+    policy.backbone.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="needs sdpa attention, not 'eager'"):
+        Policy(policy.backbone, policy.tokenizer, policy.facts)
+
+
 def test_prompts_are_padded_on_the_left() -> None:
     ids, mask = tiny_policy().encode(["12", "3+4="])
     one, two, three, plus, four, equals = 5, 6, 7, 14, 8, 20

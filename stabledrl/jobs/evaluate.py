@@ -35,9 +35,7 @@ def evaluate(
         if size == 0:
             continue
         generator = keyed_generator("evaluate", cfg.seed)
-        rollout = collect(
-            policy, decoder, task, items, size, generator, cfg.rollout.sampling_rows
-        )
+        rollout = collect(policy, decoder, task, items, size, generator, cfg.rollout.sampling_rows)
         with (folder / f"{name}.jsonl").open("w") as file:
             file.writelines(json.dumps(item) + "\n" for item in records(rollout))
         metrics[f"{name}/solved"] = float(rollout.solved.mean())
@@ -45,7 +43,9 @@ def evaluate(
         if size > 1:
             metrics[f"{name}/pass_at_{k}"] = float(pass_at_k(rollout.solved > 0, k).mean())
     low, high = wilson_interval(metrics["greedy/solved"], prompts)
-    rows = [(f"greedy solve rate, {split}", f"{metrics['greedy/solved']:.3f} [{low:.3f}, {high:.3f}]")]
+    rows = [
+        (f"greedy solve rate, {split}", f"{metrics['greedy/solved']:.3f} [{low:.3f}, {high:.3f}]")
+    ]
     rows += [(name, f"{value:.3f}") for name, value in metrics.items() if name != "greedy/solved"]
     record.finish({**metrics, "greedy/solved_95": [low, high]}, metrics["greedy/solved"], rows=rows)
     return metrics["greedy/solved"]

@@ -28,7 +28,7 @@ def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -
 
 
 def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
-    """Validate, train (from `ckpt_path` if set), validate, save the policy; the optimised metric."""
+    """Validate, train (from `ckpt_path` if set), validate, save; returns the optimised metric."""
     checkpoint = find(cfg.ckpt_path, record.directory)
     loggers = build_loggers(cfg, record.directory)
     module.train()  # from_pretrained hands models over in evaluation mode
@@ -66,12 +66,13 @@ def _summarize(
 ) -> float | None:
     """summary.json and the panel."""
     final = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    final |= module.history[-1]  # all there is if the checkpoint was the end of training
     solved = [item["val/solved"] for item in module.history]
     optimized = final.get(cfg.optimized_metric)
     metrics = {
         "start": module.history[0],
         "best": max(module.history, key=lambda item: item["val/solved"]),
-        "final": {**final, **module.history[-1]},
+        "final": final,
         "validations": module.history,
     }
     rows = [

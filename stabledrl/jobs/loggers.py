@@ -31,15 +31,17 @@ def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
                 start_wandb(logger, cfg, directory)
             loggers.append(logger)
         except Exception as error:  # whatever a logger dies of, the run goes on
-            reason = " ".join(str(error).split())
-            log.warning("logger %s is off: %s: %s", name, type(error).__name__, reason)
+            cause = error.__cause__ or error  # Hydra wraps what a constructor raises
+            reason = " ".join(str(cause).split())
+            log.warning("logger %s is off: %s: %s", name, type(cause).__name__, reason)
     return loggers
 
 
 def quieten_wandb(directory: Path) -> None:
-    """No prompt, no home directory, no console chatter; what the user has set is left alone."""
+    """No home directory, no chatter, no long waiting; what the user has set is left alone."""
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_DISABLE_CODE", "true")
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")  # seconds until an online run is given up
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         os.environ.setdefault(name, str(directory / "wandb"))
 
@@ -48,7 +50,8 @@ def start_wandb(logger: WandbLogger, cfg: DictConfig, directory: Path) -> None:
     """Open the run with its configuration, choices, group and name."""
     import wandb
 
-    if not logger._offline and wandb.api.api_key is None:
+    wandb.setup()  # from here on it is silent, if it is to be
+    if not logger._offline and not wandb.login(prompt=False, verify=False):
         raise RuntimeError("no API key: run `wandb login`, or leave logger.wandb.offline=true")
     run = logger.experiment
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}

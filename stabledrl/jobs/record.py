@@ -19,6 +19,7 @@ import torch
 import transformers
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 
 from stabledrl.config import print_config, resolved_hash
@@ -79,7 +80,7 @@ class Record:
             ("everything", f"{self.directory}"),
         ]
         width = max(len(name) for name, _ in lines)
-        body = "\n".join(f"[bold]{name:<{width}}[/]  {value}" for name, value in lines)
+        body = "\n".join(f"[bold]{name:<{width}}[/]  {escape(value)}" for name, value in lines)
         Console().print(Panel(body, title="results", expand=False))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 from stabledrl.errors import UserError
 
 log = logging.getLogger(__name__)
+
+OURS = {"state_dict", "global_step", "history"}  # what a checkpoint of ours holds, among others
 
 
 def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -44,9 +45,9 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"ckpt_path={path}: there is no such file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # broken bytes make the reader fail in any way
         raise UserError(f"ckpt_path={path}: not a readable checkpoint ({_brief(error)})") from error
-    if not isinstance(content, dict) or "global_step" not in content or "state_dict" not in content:
+    if not isinstance(content, dict) or not content.keys() >= OURS:
         raise UserError(f"ckpt_path={path}: not a training checkpoint")
     return content
 

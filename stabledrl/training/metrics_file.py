@@ -86,13 +86,11 @@ class MetricsFile(Logger):
     def _read(self) -> list[dict[str, Any]]:
         if not self._path.exists():
             return []
-        with self._path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        # a kill may have cut the last row short
+        lines = self._path.read_text().splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):  # a kill has cut the last row short
+            del lines[-1]
         return [
-            {name: value for name, value in row.items() if value}
-            for row in rows
-            if None not in row.values()
+            {name: value for name, value in row.items() if value} for row in csv.DictReader(lines)
         ]
 
     def _write(self, rows: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from stabledrl.errors import UserError
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
@@ -69,7 +70,7 @@ class PolicyModule(pl.LightningModule):
         self.policy = policy
         self.validation = validation
         self.history: list[dict[str, float]] = []
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._optimizer = optimizer
         self._schedule = schedule
 
@@ -92,6 +93,8 @@ class PolicyModule(pl.LightningModule):
         rollout = self.validation(self.policy, prompts)
         self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
         values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
+        # Lightning takes `step` for the row's number, which would else be one too low within fit
+        values["step"] = torch.tensor(float(self.global_step))
         self.log_dict(values, batch_size=len(prompts), on_step=False, on_epoch=True)
 
     def on_validation_epoch_end(self) -> None:
@@ -145,6 +148,7 @@ class ReinforcementModule(PolicyModule):
         self.collector = collector
         self.phase = 0
         self.last_phase: Phase | None = None
+        self._phase_begins = False
         self._parts: list[dict[str, Tensor]] = []
         penalty = collector.algorithm.penalty
         frozen = penalty.coefficient > 0 and penalty.reference == "frozen"
@@ -164,6 +168,7 @@ class ReinforcementModule(PolicyModule):
         self.last_phase = self.collector(self.policy, self.reference, self.phase)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
+        self._phase_begins = True
         return self.last_phase
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
@@ -177,8 +182,8 @@ class ReinforcementModule(PolicyModule):
         metrics = merge(self._parts)
         self._parts = []
         phase = self.last_phase
-        steps = len(self.trainer.train_dataloader) // self.trainer.accumulate_grad_batches
-        if phase is not None and self.global_step % steps == 0:
+        if phase is not None and self._phase_begins:
+            self._phase_begins = False
             metrics |= {name: torch.tensor(value) for name, value in phase.metrics.items()}
             # θ = θ_old here: what the log-ratio shows is estimation noise alone
             metrics["train/ratio/noise_std"] = metrics["train/ratio/log_std"]
@@ -196,6 +201,10 @@ class ReinforcementModule(PolicyModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on at the phase after the checkpoint."""
+        if "phase" not in checkpoint:
+            raise UserError(
+                "ckpt_path: this checkpoint is of another job; model.path takes its policy"
+            )
         super().on_load_checkpoint(checkpoint)
         self.phase = checkpoint["phase"]
 

@@ -72,6 +72,7 @@ class PhaseCollector:
             rollout.sequences,
             rollout.reward.to(policy.device),
             settings.inner_updates,
+            settings.prompts_per_batch * settings.group_size,
             lambda label: keyed_generator("masks", self.seed, phase, label),
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)

@@ -22,7 +22,7 @@ Example = tuple[Sequences, Corruption]
 class Curriculum:
     """Endless training examples: the task's solutions, masked by the estimator.
 
-    batch_size: examples per optimiser step. steps_per_epoch: steps between checkpoints.
+    batch_size: examples in one pass. steps_per_epoch: optimiser steps between checkpoints.
     length: completion tokens; shorter solutions are filled with end tokens, which count (LLaDA).
     """
 
@@ -33,18 +33,16 @@ class Curriculum:
     length: int
     seed: int
 
-    def example(self, policy: Policy, step: int) -> Example:
-        """The batch of an optimiser step, the same whenever it is asked for."""
+    def example(self, policy: Policy, number: int) -> Example:
+        """The batch with this number, the same whenever it is asked for."""
         size = self.batch_size
-        prompts = self.task.prompts("train", self.seed, step * size, size)
+        prompts = self.task.prompts("train", self.seed, number * size, size)
         sequences = solved_sequences(policy, self.task, prompts, self.length)
-        generator = keyed_generator("pretrain", self.seed, step)
+        generator = keyed_generator("pretrain", self.seed, number)
         return sequences, self.estimator.draw(sequences, 1, generator)
 
 
-def solved_sequences(
-    policy: Policy, task: Task, prompts: list[Prompt], length: int
-) -> Sequences:
+def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: int) -> Sequences:
     """Prompts with their solutions, filled with end tokens; ValueError for one that is too long."""
     prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
     end = policy.facts.end_token_ids[0]
@@ -76,7 +74,7 @@ class SupervisedModule(PolicyModule):
     ) -> None:
         super().__init__(policy, optimizer, schedule, validation)
         self.curriculum = curriculum
-        self._loss = torch.zeros(())
+        self._losses: list[Tensor] = []
 
     def train_dataloader(self) -> DataLoader[Example]:
         """The examples of the next epoch."""
@@ -87,13 +85,15 @@ class SupervisedModule(PolicyModule):
         sequences, corruption = batch
         likelihood = self.curriculum.estimator(self.policy, sequences, corruption)
         loss = -(likelihood.score / sequences.length).mean()
-        self._loss = loss.detach()
+        self._losses.append(loss.detach())
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the step."""
         phase = self.global_step // self.curriculum.steps_per_epoch
-        self.log_step({"train/loss": self._loss, "phase": torch.tensor(float(phase))}, optimizer)
+        loss = torch.stack(self._losses).mean()
+        self._losses = []
+        self.log_step({"train/loss": loss, "phase": torch.tensor(float(phase))}, optimizer)
 
 
 class _Examples(IterableDataset[Example]):
@@ -103,9 +103,11 @@ class _Examples(IterableDataset[Example]):
         self._module = module
 
     def __len__(self) -> int:
-        return self._module.curriculum.steps_per_epoch
+        module = self._module
+        return module.curriculum.steps_per_epoch * module.trainer.accumulate_grad_batches
 
     def __iter__(self) -> Iterator[Example]:
-        first = self._module.global_step
-        for step in range(first, first + len(self)):
-            yield self._module.curriculum.example(self._module.policy, step)
+        module = self._module
+        first = module.global_step * module.trainer.accumulate_grad_batches
+        for number in range(first, first + len(self)):
+            yield module.curriculum.example(module.policy, number)

@@ -26,7 +26,13 @@ UNIFORM = torch.tensor([0.3, 0.7])
 
 @pytest.mark.parametrize(
     ("masked", "forwards", "quota"),
-    [(8, 4, [2, 2, 2, 2]), (7, 3, [3, 2, 2]), (5, 5, [1] * 5), (5, 1, [5]), (8, 5, [2, 2, 2, 1, 1])],
+    [
+        (8, 4, [2, 2, 2, 2]),
+        (7, 3, [3, 2, 2]),
+        (5, 5, [1] * 5),
+        (5, 1, [5]),
+        (8, 5, [2, 2, 2, 1, 1]),
+    ],
 )
 def test_the_remainder_goes_to_the_first_passes(
     masked: int, forwards: int, quota: list[int]

@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from annotated_types import Ge, Gt
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stabledrl.rollout import Rollout, records
 from stabledrl.training.module import ReinforcementModule
@@ -32,7 +33,8 @@ class Completions(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
     ) -> None:
         """At the first batch of a phase."""
-        assert isinstance(pl_module, ReinforcementModule)
+        if not isinstance(pl_module, ReinforcementModule):  # supervision samples nothing
+            return
         phase = pl_module.phase
         if batch_idx or phase % self._every or not trainer.is_global_zero:
             return
@@ -52,10 +54,11 @@ def table(rollout: Rollout, phase: int, rows: int) -> Table:
         picture.add_column(title, overflow="fold", justify="right" if title == "reward" else "left")
     for record in records(rollout)[:: rollout.group_size][:rows]:
         reward = record["reward"]
-        picture.add_row(
-            str(record["prompt"]),
-            str(record["completion"]),
+        cells = (
+            record["prompt"],
+            record["completion"],
             "none" if reward is None else f"{reward:.2f}",
             "yes" if record["solved"] else "",
         )
+        picture.add_row(*(Text(str(cell)) for cell in cells))  # Text: brackets are no markup
     return picture

@@ -1,0 +1,74 @@
+"""Every yaml of conf/ and sweeps/ composes into a configuration that can run, and explains itself."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+
+from stabledrl.config import register_resolvers, validate
+from tests.conftest import ROOT
+
+CONF = ROOT / "conf"
+FILES = sorted([*CONF.glob("*.yaml"), *CONF.glob("*/*.yaml"), *ROOT.glob("sweeps/**/*.yaml")])
+OPTIONS = [path for path in FILES if path.parent not in (CONF, CONF / "local")]
+MACHINERY = ("_target_", "_partial_", "_convert_", "_args_", "_self_")
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}={path.stem}"
+
+
+@pytest.mark.parametrize("path", OPTIONS, ids=name)
+def test_every_option_composes_and_validates(path):
+    register_resolvers()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", [name(path)])
+    validate(cfg)
+
+
+def test_config_yaml_chooses_an_option_of_every_group():
+    chosen = {
+        group.removeprefix("optional ")
+        for default in yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
+        if isinstance(default, dict)
+        for group in default
+    }
+    groups = {path.name for path in CONF.iterdir() if path.is_dir()} - {"hydra"}
+    assert groups <= chosen
+
+
+def unexplained(text: str) -> list[str]:
+    """Keys without a comment.
+
+    A comment explains the key below it with all that belongs to it, and neighbours that follow
+    without a line in between. A heading may leave it to the comments of its keys.
+    """
+    found, depth, lines = [], 99, [line for line in text.splitlines() if line.strip()]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if stripped.startswith("#"):
+            depth = indent
+            continue
+        if indent < depth:  # what follows lies outside of what the comment was about
+            depth = 99
+        key, _, value = stripped.removeprefix("- ").partition(":")
+        heading = not value and following.strip().startswith("#")
+        if depth == 99 and not heading and not key.startswith(MACHINERY) and key != "defaults":
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_file_says_what_it_is_and_explains_its_keys(path):
+    text = path.read_text()
+    lines = [line for line in text.splitlines() if line != "# @package _global_"]
+    assert lines[0].startswith("# ")
+    assert unexplained(text) == []
+
+
+def test_the_check_finds_keys_without_a_comment():
+    assert unexplained("# what\na:\n  b: 1\nc: 2\n") == []
+    assert unexplained("a: 1\n# what\nb: 2\n") == ["a: 1"]
+    assert unexplained("_target_: x\na:\n  # what\n  b: 1\nc: 2\n") == ["c: 2"]

@@ -1,0 +1,102 @@
+"""A NaN skips the update: weights and moments stay bitwise, the count goes up, training goes on."""
+
+import copy
+import logging
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from stabledrl.training.callbacks.guard import Guard
+from stabledrl.training.metrics_file import MetricsFile
+from stabledrl.training.module import ReinforcementModule
+from tests.training.small_runs import batches_of, module, rows, trainer
+
+
+class States(pl.Callback):
+    """Weights and moments before every batch and at the end."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict, dict]] = []
+
+    def keep(self, pl_module: pl.LightningModule) -> None:
+        optimizer = pl_module.optimizers().optimizer.state_dict()["state"]
+        self.seen.append((copy.deepcopy(pl_module.state_dict()), copy.deepcopy(optimizer)))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.keep(pl_module)
+
+    def on_train_end(self, trainer, pl_module):
+        self.keep(pl_module)
+
+
+def bits(state: tuple[dict, dict]) -> list[torch.Tensor]:
+    weights, moments = state
+    inner = [value for entry in moments.values() for value in entry.values()]
+    return [
+        value.contiguous().view(torch.uint8)
+        for value in (*weights.values(), *map(as_vector, inner))
+    ]
+
+
+def as_vector(value: torch.Tensor) -> torch.Tensor:
+    return value.reshape(-1)
+
+
+def same(left: tuple[dict, dict], right: tuple[dict, dict]) -> bool:
+    one, two = bits(left), bits(right)
+    return len(one) == len(two) and all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def poison(learner: ReinforcementModule, batch: int, factor: float) -> None:
+    """Multiply the loss of one batch."""
+    whole, calls = learner.training_step, iter(range(100))
+
+    def training_step(*arguments):
+        loss = whole(*arguments)
+        return loss * factor if next(calls) == batch else loss
+
+    learner.training_step = training_step  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_an_update_that_is_not_finite_changes_nothing(tmp_path, caplog, batch, factor):
+    learner, states, guard = module(), States(), Guard()
+    poison(learner, batch, factor)
+    with caplog.at_level(logging.WARNING):
+        trainer(
+            states, guard, logger=MetricsFile(str(tmp_path)), max_epochs=2, gradient_clip_val=1.0
+        ).fit(learner)
+    changed = [not same(a, b) for a, b in zip(states.seen, states.seen[1:], strict=False)]
+    assert changed == [step != batch for step in range(4)]
+    assert guard.skipped == 1
+    counted = [float(row["guard/nonfinite_updates"]) for row in rows(tmp_path)]
+    assert counted == [float(step >= batch) for step in range(4)]
+    [record] = [r for r in caplog.records if r.name.startswith("stabledrl")]
+    assert f"update {batch} skipped: the gradient of policy.backbone" in record.getMessage()
+    assert all(value.isfinite().all() for value in learner.state_dict().values())
+
+
+def test_one_broken_batch_of_an_accumulated_update_skips_the_whole_update():
+    learner, states, guard = module(batches_of(2)), States(), Guard()
+    poison(learner, 0, float("nan"))
+    trainer(states, guard, accumulate_grad_batches=2).fit(learner)
+    # before batches 0, 1 (update 0), 2, 3 (update 1), and the end
+    assert same(states.seen[0], states.seen[2])
+    assert not same(states.seen[3], states.seen[4])
+    assert guard.skipped == 1
+
+
+def test_without_the_guard_the_weights_would_be_lost():
+    learner = module()
+    poison(learner, 0, float("nan"))
+    trainer().fit(learner)
+    assert not all(value.isfinite().all() for value in learner.state_dict().values())
+
+
+def test_the_count_goes_into_checkpoints():
+    guard, other = Guard(), Guard()
+    guard.skipped = 3
+    other.load_state_dict(guard.state_dict())
+    assert other.skipped == 3

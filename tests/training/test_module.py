@@ -1,0 +1,196 @@
+"""One epoch is one phase, accumulation changes no gradient, and what a step logs."""
+
+from functools import partial
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from stabledrl.estimators.elbo import Elbo
+from stabledrl.functional import clipping, normalization
+from stabledrl.pairing import independent, paired, shared
+from stabledrl.penalty import DivergencePenalty
+from stabledrl.training.metrics_file import MetricsFile
+from stabledrl.training.module import merge
+from stabledrl.training.phases import PhaseDataset
+from stabledrl.training.schedule import linear
+from tests.training.small_runs import (
+    SETTINGS,
+    Gradients,
+    batches_of,
+    module,
+    rows,
+    trainer,
+)
+
+STABLEDRL = {
+    "clipping": partial(clipping.unconditional, epsilon=5.0),
+    "normalization": normalization.self_normalized,
+    "pairing": independent,
+}
+
+
+class Phases(pl.Callback):
+    """Remembers of every batch: the epoch, the module's phase, the phase's first prompt."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, str]] = []
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        assert pl_module.last_phase is not None
+        key = pl_module.last_phase.rollout.prompts[0].key
+        self.seen.append((trainer.current_epoch, pl_module.phase, key))
+
+
+def test_one_epoch_is_one_phase_with_its_own_prompts():
+    learner, phases = module(batches_of(2)), Phases()
+    trainer(phases, max_epochs=2).fit(learner)
+    # two updates in two batches each, then the next four prompts of the stream
+    first, second = (learner.collector.task.prompts("train", 0, at, 1)[0].key for at in (0, 4))
+    assert phases.seen == [(0, 0, first)] * 4 + [(1, 1, second)] * 4
+    assert (learner.phase, learner.global_step) == (2, 8)
+
+
+def test_a_phase_is_collected_when_iteration_begins_and_only_then():
+    learner, calls = module(), []
+
+    def begin():
+        calls.append(1)
+        return learner.collector(learner.policy, None, 0)
+
+    dataset = PhaseDataset(begin, batches_of(2))
+    assert (len(dataset), calls) == (4, [])
+    batches = list(dataset)
+    assert (len(batches), calls) == (4, [1])
+    [first, second] = learner.collector(learner.policy, None, 0).batches
+    for whole, parts in ((first, batches[:2]), (second, batches[2:])):
+        assert torch.equal(whole.corruption.mask, torch.cat([p.corruption.mask for p in parts], 1))
+        assert torch.equal(whole.advantage, torch.cat([p.advantage for p in parts]))
+    assert not torch.equal(first.corruption.mask, second.corruption.mask)
+
+
+@pytest.mark.parametrize("changes", [{}, STABLEDRL, {"penalty": DivergencePenalty(0.5)}])
+def test_accumulation_changes_neither_gradient_nor_masks(changes):
+    whole = None
+    for accumulation, prompts in ((1, 4), (2, 2), (4, 1)):
+        learner, seen = module(batches_of(prompts), **changes), Gradients()
+        trainer(seen, accumulate_grad_batches=accumulation).fit(learner)
+        assert learner.global_step == len(seen.seen) == 2
+        masks = torch.cat(seen.masks, 1)  # both updates, in sample order
+        whole = whole or (seen.seen[0], masks)
+        assert torch.equal(masks, whole[1])
+        scale = whole[0].abs().max()
+        assert scale > 1e-3
+        torch.testing.assert_close(seen.seen[0], whole[0], rtol=1e-5, atol=float(1e-6 * scale))
+
+
+def test_the_frozen_reference_is_neither_trained_nor_saved(tmp_path):
+    learner = module(penalty=DivergencePenalty(0.5))
+    before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+    fitter = trainer()
+    fitter.fit(learner)
+    fitter.save_checkpoint(tmp_path / "x.ckpt")
+    assert learner.reference is not None
+    for name, value in learner.reference.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not all(torch.equal(v, before[n]) for n, v in learner.policy.state_dict().items())
+    names = {f"policy.{name}" for name in before}
+    assert set(learner.state_dict()) == names
+    saved = torch.load(tmp_path / "x.ckpt", weights_only=True)
+    assert set(saved["state_dict"]) == names
+    assert len(saved["optimizer_states"][0]["state"]) == len(list(learner.policy.parameters()))
+
+
+@pytest.mark.parametrize(
+    "penalty", [DivergencePenalty(), DivergencePenalty(0.5, reference="rollout")]
+)
+def test_without_need_there_is_no_reference(penalty):
+    assert module(penalty=penalty).reference is None
+
+
+def logged(tmp_path, learner, **settings):
+    """Rows of metrics.csv after a fit, numbers as floats."""
+    trainer(logger=MetricsFile(str(tmp_path)), **settings).fit(learner)
+    return [{name: float(value) for name, value in row.items()} for row in rows(tmp_path)]
+
+
+def test_the_learning_rate_follows_the_schedule_over_all_steps(tmp_path):
+    learner = module(schedule=partial(linear, warmup_steps=1))
+    found = logged(tmp_path, learner, max_epochs=2)
+    # 0.01 * min(1, (s + 1)/2) * (1 - s/4), s = 0..3
+    expected = [0.005, 0.0075, 0.005, 0.0025]
+    assert [row["train/learning_rate"] for row in found] == pytest.approx(expected)
+    assert [row["step"] for row in found] == [0, 1, 2, 3]
+    assert [row["phase"] for row in found] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("pairing", "accumulation"), [(paired, 1), (shared, 1), (paired, 4), (independent, 1)]
+)
+def test_noise_is_the_spread_of_the_first_update(tmp_path, pairing, accumulation):
+    learner = module(batches_of(4 // accumulation), pairing=pairing)
+    first, second = logged(tmp_path, learner, accumulate_grad_batches=accumulation)
+    assert first["train/ratio/noise_std"] == first["train/ratio/log_std"]
+    if pairing is independent:
+        assert first["train/ratio/noise_std"] > 0.1
+    elif accumulation == 1:
+        assert first["train/ratio/noise_std"] == first["train/ratio/log_max"] == 0
+        assert first["train/ratio/mean"] == first["train/ratio/max"] == first["train/ess"] == 1
+    else:  # the old policy was scored in one batch, the new one in four
+        assert first["train/ratio/noise_std"] < 1e-5
+    assert second["train/ratio/log_std"] > 1e-3  # the weights have moved
+    assert second["train/ratio/noise_std"] == first["train/ratio/noise_std"]  # of the phase
+
+
+def test_validations_are_logged_and_remembered_at_the_updates_made_so_far(tmp_path):
+    learner = module()
+    found = logged(
+        tmp_path, learner, max_epochs=4, check_val_every_n_epoch=2, limit_val_batches=None
+    )
+    validated = [row for row in found if "val/solved" in row]
+    assert [row["step"] for row in validated] == [4, 8]
+    assert learner.history == [{k: v for k, v in row.items()} for row in validated]
+
+
+def test_the_gradient_norm_is_logged_before_clipping(tmp_path):
+    seen, learner = Gradients(), module()
+    file = MetricsFile(str(tmp_path))
+    trainer(seen, logger=file, gradient_clip_val=1e-3).fit(learner)
+    norms = [float(row["train/grad_norm"]) for row in rows(tmp_path)]
+    assert norms == pytest.approx([float(gradient.norm()) for gradient in seen.seen], rel=1e-5)
+    assert min(norms) > 1e-3
+
+
+def test_merging_takes_maxima_of_maxima_sums_of_counts_and_means_otherwise():
+    parts = [
+        {"train/ratio/max": 1.0, "train/ratio/log_max": -3.0, "guard/clamped_ratios": 2.0},
+        {"train/ratio/max": 7.0, "train/ratio/log_max": -2.0, "guard/clamped_ratios": 3.0},
+    ]
+    losses = [{"train/loss": 1.0, "train/ess": 0.5}, {"train/loss": -4.0, "train/ess": 1.0}]
+    tensors = [
+        {name: torch.tensor(value) for name, value in (part | loss).items()}
+        for part, loss in zip(parts, losses, strict=True)
+    ]
+    assert {name: float(value) for name, value in merge(tensors).items()} == {
+        "train/ratio/max": 7.0,
+        "train/ratio/log_max": -2.0,
+        "guard/clamped_ratios": 5.0,
+        "train/loss": -1.5,
+        "train/ess": 0.75,
+    }
+
+
+def test_a_phase_depends_on_its_number_and_the_weights_alone():
+    learner = module(estimator=Elbo(draws=1))
+    one = learner.collector(learner.policy, None, 3)
+    torch.rand(5)
+    learner.collector(learner.policy, None, 0)
+    again = learner.collector(learner.policy, None, 3)
+    other = learner.collector(learner.policy, None, 4)
+    assert one.rollout.texts == again.rollout.texts != other.rollout.texts
+    for left, right in zip(one.batches, again.batches, strict=True):
+        assert torch.equal(left.corruption.mask, right.corruption.mask)
+        assert torch.equal(left.old.value, right.old.value)
+    assert SETTINGS.inner_updates == len(one.batches)
