@@ -50,7 +50,8 @@ def start_wandb(logger: WandbLogger, cfg: DictConfig, directory: Path) -> None:
     """Open the run with its configuration, choices, group and name."""
     import wandb
 
-    wandb.setup()  # from here on it is silent, if it is to be
+    # from here on it is silent, if it is to be
+    wandb.setup(wandb.Settings(mode="offline") if logger._offline else None)
     if not logger._offline and not wandb.login(prompt=False, verify=False):
         raise RuntimeError("no API key: run `wandb login`, or leave logger.wandb.offline=true")
     run = logger.experiment

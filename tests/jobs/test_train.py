@@ -113,6 +113,7 @@ def test_the_policy_is_an_ordinary_model(straight):
         assert value.equal(ours.backbone.state_dict()[name])
 
 
+@pytest.mark.slow
 def test_killed_without_warning_and_resumed_it_is_the_same_run(straight, tmp_path):
     process = command(tmp_path, "logger=csv", "extras.print_config=false")
     end = time.monotonic() + 200
@@ -130,5 +131,7 @@ def test_killed_without_warning_and_resumed_it_is_the_same_run(straight, tmp_pat
     assert process.returncode == 0, errors
     assert [directory] == list(tmp_path.glob(f"{RUN}/*"))
     assert rows(directory) == rows(straight[0])
-    weights = [(folder / "model/model.safetensors").read_bytes() for folder in (directory, straight[0])]
+    weights = [
+        (folder / "model/model.safetensors").read_bytes() for folder in (directory, straight[0])
+    ]
     assert weights[0] == weights[1]

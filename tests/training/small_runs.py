@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from stabledrl.config import register_resolvers
+from stabledrl.policy import Policy
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.module import ReinforcementModule, Validation
 from stabledrl.training.phases import PhaseCollector, PhaseSettings
@@ -98,6 +99,17 @@ def rows(directory: Path) -> list[dict[str, str]]:
         ]
 
 
+def lively_policy() -> Policy:
+    """The tiny policy with weights of its own: lively, but far from certain of anything."""
+    made = tiny_policy()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.3, generator=generator)
+    return made
+
+
 def module(
     settings: PhaseSettings | None = None,
     schedule: Callable[[int, int], float] = constant,
@@ -107,8 +119,8 @@ def module(
     sampler = SemiAutoregressive(length=LENGTH, block_length=LENGTH, steps=3)
     task = Digits()
     return ReinforcementModule(
-        tiny_policy(),
-        partial(torch.optim.AdamW, lr=0.01),
+        lively_policy(),
+        partial(torch.optim.AdamW, lr=0.003),
         schedule,
         Validation(task, sampler, task.prompts("validation", 0, 0, 3), 2),
         PhaseCollector(task, sampler, algorithm(**changes), settings or SETTINGS, seed=0),

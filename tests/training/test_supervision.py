@@ -6,30 +6,31 @@ import pytest
 import torch
 
 from stabledrl.estimators.elbo import Elbo
+from stabledrl.policy import Policy
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.callbacks.completions import Completions
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import Validation
 from stabledrl.training.schedule import constant
 from stabledrl.training.supervision import Curriculum, SupervisedModule, solved_sequences
-from tests.policies import END, MASK, VOCABULARY, positional_policy, tiny_policy
-from tests.training.small_runs import LENGTH, Digits, rows, trainer
+from tests.policies import END, MASK, VOCABULARY, positional_policy
+from tests.training.small_runs import LENGTH, Digits, lively_policy, rows, trainer
 
 
 def curriculum(batch_size: int = 4, steps_per_epoch: int = 2) -> Curriculum:
     return Curriculum(Digits(), Elbo(draws=2), batch_size, steps_per_epoch, LENGTH, seed=0)
 
 
-def learner(lessons: Curriculum, policy=None) -> SupervisedModule:
+def learner(lessons: Curriculum, given: Policy | None = None) -> SupervisedModule:
     task = Digits()
     sampler = SemiAutoregressive(length=LENGTH, block_length=LENGTH, steps=3)
     validation = Validation(task, sampler, task.prompts("validation", 0, 0, 3), 2)
     optimizer = partial(torch.optim.AdamW, lr=0.01)
-    return SupervisedModule(policy or tiny_policy(), optimizer, constant, validation, lessons)
+    return SupervisedModule(given or lively_policy(), optimizer, constant, validation, lessons)
 
 
 def test_solutions_are_filled_with_end_tokens_that_count():
-    policy, task = tiny_policy(), Digits()
+    policy, task = lively_policy(), Digits()
     prompts = task.prompts("train", 0, 0, 3)
     sequences = solved_sequences(policy, task, prompts, 5)
     digits = policy.tokenizer.encode("123", add_special_tokens=False)
@@ -40,7 +41,7 @@ def test_solutions_are_filled_with_end_tokens_that_count():
 
 
 def test_a_solution_may_fill_the_completion_but_not_overflow_it():
-    policy, task = tiny_policy(), Digits()
+    policy, task = lively_policy(), Digits()
     prompts = task.prompts("train", 0, 0, 2)
     assert solved_sequences(policy, task, prompts, 3).completion_ids.shape == (2, 3)
     with pytest.raises(ValueError, match=r"^sampler\.length=2 is too short for the solution '123'"):
@@ -69,7 +70,7 @@ def test_the_loss_is_minus_the_mean_proxy_per_token():
 
 def test_a_uniform_policy_loses_ln_v_per_token():
     lessons = curriculum()
-    flat = [{token: 1 / VOCABULARY for token in range(VOCABULARY)}] * LENGTH
+    flat = [dict.fromkeys(range(VOCABULARY), 1 / VOCABULARY)] * LENGTH
     prompt = max(len(p.text) for p in Digits().prompts("train", 0, 0, 4))
     module = learner(lessons, positional_policy(flat, prompt))
     loss = module.training_step(lessons.example(module.policy, 0), 0)
@@ -77,7 +78,7 @@ def test_a_uniform_policy_loses_ln_v_per_token():
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for():
-    lessons, policy = curriculum(), tiny_policy()
+    lessons, policy = curriculum(), lively_policy()
     first, mask = lessons.example(policy, 1)
     lessons.example(policy, 0)
     torch.rand(3)
@@ -108,7 +109,9 @@ def test_an_epoch_has_its_updates_and_no_example_comes_twice(tmp_path, accumulat
     assert numbers == list(range(4 * accumulation))
     found = rows(tmp_path)
     assert [row["phase"] for row in found] == ["0.0", "0.0", "1.0", "1.0"]
-    assert {"step", "phase", "train/loss", "train/grad_norm", "train/learning_rate"} == set(found[0])
+    assert {"step", "phase", "train/loss", "train/grad_norm", "train/learning_rate"} == set(
+        found[0]
+    )
     assert float(found[-1]["train/loss"]) < float(found[0]["train/loss"])
     assert not (tmp_path / "completions").exists()
 
