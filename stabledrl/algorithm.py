@@ -73,7 +73,7 @@ class Algorithm:
     ) -> list[Batch]:
         """One whole-phase batch per inner update, everything random and everything old in it.
 
-        policy is the one that sampled. rows: samples scored together; with the samples of a training
+        policy is the one that sampled. rows: samples scored together; with those of a training
         batch, shared masks give ρ = 1 to the last bit. generator(label) is keyed by seed and phase.
         Each distinct old corruption costs one evaluation: 1 under `independent` and `shared`, μ
         under `paired`.

@@ -49,7 +49,7 @@ def completion_has_room(cfg: Settings) -> Iterator[str]:
     """A task whose answers have a fixed number of tokens needs that many."""
     length, needed = number(cfg, "sampler.length"), number(cfg, "task.fixed_length")
     if length and needed and length < needed:
-        yield f"sampler.length={length} is too short: an answer has task.fixed_length={needed} tokens"
+        yield f"sampler.length={length} is too short: task.fixed_length={needed} tokens are needed"
 
 
 def phase_divides(cfg: Settings) -> Iterator[str]:

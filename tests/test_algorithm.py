@@ -125,7 +125,9 @@ def test_all_corners_agree_at_unchanged_weights() -> None:
     for rule in (clipping.conditional, clipping.none, clipping.unconditional, clipping.uniform):
         for scale in (normalization.group, normalization.self_normalized):
             chosen = algorithm(clipping=rule, normalization=scale)
-            (batch,) = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 1, 1000, keyed)
+            (batch,) = chosen.prepare(
+                policy, None, phase_sequences(), phase_reward(), 1, 1000, keyed
+            )
             gradients.append(gradient(policy, lambda c=chosen, b=batch: c.loss(policy, b).loss))
     assert gradients[0].abs().max() > 1e-3
     for other in gradients[1:]:

@@ -101,7 +101,9 @@ def test_the_rollout_reference_is_the_policy_that_sampled() -> None:
 def test_without_a_coefficient_no_reference_is_evaluated() -> None:
     frozen = Counting(tiny_policy())
     chosen = algorithm()
-    batches = chosen.prepare(tiny_policy(), frozen, phase_sequences(), phase_reward(), 2, 1000, keyed)
+    batches = chosen.prepare(
+        tiny_policy(), frozen, phase_sequences(), phase_reward(), 2, 1000, keyed
+    )
     assert frozen.calls == 0
     assert all(batch.reference is None for batch in batches)
     assert chosen.loss(tiny_policy(), batches[0]).metrics["train/kl"] == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -49,6 +49,17 @@ def leave_one_out(reward: Reward) -> Advantage:
     """
     difference, verdicts = _centered(reward)
     return difference * verdicts / (verdicts - 1).clamp(min=1)
+
+
+def asymmetric(reward: Reward, negative_weight: Annotated[float, Ge(0)] = 0.0) -> Advantage:
+    """Centered reward whose negative part is scaled: A_i = a_i if a_i > 0 else ω·a_i.
+
+    Formula: a_i = r_i − mean(r); ω = `negative_weight`, 1 is `centered`, 0 learns from successes
+    only. Ours; the reason is SPG's (arXiv 2510.09541): a likelihood proxy that is a lower bound
+    says nothing about how unlikely a bad completion has become when it is pushed down.
+    """
+    advantage = centered(reward)
+    return torch.where(advantage < 0, negative_weight * advantage, advantage)
 
 
 def _centered(reward: Reward) -> tuple[Advantage, Int[Tensor, "group 1"]]:

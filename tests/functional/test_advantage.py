@@ -1,6 +1,7 @@
 """Advantages on numbers worked by hand, without verdicts and without variance."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from stabledrl.functional import advantage
 
 NAN = math.nan
-EVERY = (advantage.centered, advantage.standardized, advantage.leave_one_out)
+ZERO_SUM = (advantage.centered, advantage.standardized, advantage.leave_one_out)
+EVERY = (*ZERO_SUM, partial(advantage.asymmetric, negative_weight=0.5))
 
 # group 0: mean 3, differences −2, −1, 3; group 1: one verdict missing, mean 1, differences 1, −1
 REWARD = torch.tensor([[1.0, 2.0, 6.0], [2.0, NAN, 0.0]])
@@ -29,6 +31,13 @@ def test_standardized_by_sample_and_population_deviation():
     first, second = math.sqrt(14 / 3) + 0.5, 1.5
     expected = [[-2 / first, -1 / first, 3 / first], [1 / second, 0, -1 / second]]
     torch.testing.assert_close(population, torch.tensor(expected))
+
+
+def test_asymmetric():
+    # of [-2, -1, 3] and [1, 0, -1] the negative ones are halved, or dropped
+    halved = advantage.asymmetric(REWARD, negative_weight=0.5)
+    assert halved.tolist() == [[-1.0, -0.5, 3.0], [1.0, 0.0, -0.5]]
+    assert advantage.asymmetric(REWARD).tolist() == [[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]
 
 
 def test_leave_one_out():
@@ -57,11 +66,16 @@ def test_missing_verdicts(function):
 
 
 @pytest.mark.parametrize("function", EVERY)
-def test_groups_do_not_touch_one_another_and_sum_to_zero(function):
+def test_groups_do_not_touch_one_another(function):
     reward = torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
     changed = reward.clone()
     changed[0] = torch.tensor([100.0, -50.0, 0.0, 3.0, 8.0])
     torch.testing.assert_close(function(changed)[1:], function(reward)[1:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", ZERO_SUM)
+def test_a_group_sums_to_zero(function):
+    reward = torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(function(reward).sum(-1), torch.zeros(3), rtol=0, atol=1e-5)
 
 

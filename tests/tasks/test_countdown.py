@@ -37,11 +37,14 @@ def test_items_stay_in_their_split_and_are_solvable(split: str) -> None:
     for prompt in TASK.prompts(split, seed=4, start=0, count=500):
         numbers, target = prompt.data["numbers"], prompt.data["target"]
         assert split_of(tuple(sorted(numbers))) == split
-        assert len(numbers) == 3 and min(numbers) >= 1 and max(numbers) <= 9
+        assert len(numbers) == 3
+        assert min(numbers) >= 1
+        assert max(numbers) <= 9
         assert 1 <= target <= 99
         assert prompt.text == f"{numbers[0]},{numbers[1]},{numbers[2]}={target}:"
         answer = TASK.solution(prompt)
-        assert len(answer) <= 7 and set(answer) <= set("0123456789+-*/()")
+        assert len(answer) <= 7
+        assert set(answer) <= set("0123456789+-*/()")
         verdict = TASK.verify(prompt, answer)
         assert (verdict.total, verdict.solved, verdict.reason) == (1.0, True, "")
 

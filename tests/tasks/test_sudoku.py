@@ -234,7 +234,8 @@ PIECES = st.sampled_from(
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
 def test_no_text_crashes_the_verifier(completion: str) -> None:
     verdict = TASK.verify(PROMPT, completion)
-    assert verdict.total is not None and 0.0 <= verdict.total <= 1.0
+    assert verdict.total is not None
+    assert 0.0 <= verdict.total <= 1.0
     assert verdict.solved == (verdict.total == 1.0)
     assert bool(verdict.reason) == (verdict.total == 0.0)
 
