@@ -71,6 +71,7 @@ FAKE_GROUPS = {
     "advantage": {
         "centered": "{_target_: tests.fake_components.anything}",
         "standardized": "{_target_: tests.fake_components.anything}",
+        "asymmetric": "{_target_: tests.fake_components.anything}",
     },
     "kl": {"none": "{_target_: tests.fake_components.anything}"},
     "sampler": {

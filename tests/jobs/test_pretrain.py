@@ -8,7 +8,7 @@ from stabledrl.jobs.pretrain import pretrain
 from stabledrl.models.tiny import load
 from tests.training.small_runs import rows, small
 
-JOB = ("job=pretrain", "estimator.draws=1")
+JOB = ("job=pretrain", "estimator.draws=1", "scheduler=constant")
 
 
 def test_two_epochs_and_a_resume(tmp_path):

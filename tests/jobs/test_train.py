@@ -73,7 +73,7 @@ def test_a_run_leaves_everything_and_no_traceback(straight):
 
 def test_the_terminal_shows_configuration_completions_and_results(straight):
     directory, output, _ = straight
-    told = "".join(output.split())
+    told = "".join(output.replace("│", "").split())  # the frame of the panel may break a path
     for part in (
         "configuration",
         "phase 0: sampled completions",
@@ -90,7 +90,9 @@ def test_metrics_are_whole(straight):
     updates = [row for row in found if "train/loss" in row]
     assert [int(row["step"]) for row in updates] == list(range(16))
     assert [int(row["step"]) for row in found if "val/solved" in row] == [0, 8, 16]
-    assert all(float(row["train/grad_norm"]) > 0 for row in updates)
+    for row in updates:  # no gradient exactly where no group has any spread of rewards
+        spread = float(row["train/frac_zero_std"]) < 1
+        assert (float(row["train/grad_norm"]) > 0) == spread
 
 
 def test_the_summary_tells_how_it_went(straight):
