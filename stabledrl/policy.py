@@ -23,7 +23,7 @@ from stabledrl.types import Sequences
 
 @dataclass(frozen=True)
 class AdapterFacts:
-    """What a checkpoint family needs to be told about itself (see docs/models.md).
+    """What a checkpoint family needs to be told about itself.
 
     mask_token_id: the absorbing token of the diffusion.
     end_token_ids: any of these ends a completion.

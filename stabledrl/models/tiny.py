@@ -53,8 +53,8 @@ def initialise_backbone(
         num_key_value_heads=heads,
         intermediate_size=feedforward_size,
         max_position_embeddings=256,
-        # Llama's 0.02 suits a width of 4096; at 64 it leaves weights so small that every step of
-        # Adam is a large one, and any later training shakes what was learned
+        # Llama's own; with hidden_size**-0.5 the Sudoku model learned its puzzles by heart instead:
+        # 0.29 on held-out puzzles, 0.66 on seen ones (one exploratory run, 800 updates)
         initializer_range=0.02,
         tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
