@@ -128,13 +128,20 @@ class Algorithm:
         metrics = {
             "train/loss": loss.detach(),
             "train/kl": divergence.detach(),
-            "guard/clamped_ratios": clamped_count(log_weight, mask),
+            "guard/clamped_ratios": self._clamped(log_weight, mask),
             **ratio_metrics(log_ratio, mask),
             **weight_metrics(log_ratio, log_weight, keep, mask, batch.advantage),
             "train/weights/max": weight.max(),
             "train/weights/sum": weight.sum((1, 2)).mean(),
         }
         return LossOutput(loss, metrics)
+
+    def _clamped(self, log_weight: Tensor, mask: Tensor) -> Tensor:
+        """Number of weights whose exponent the normalization clamps; 0 if it works in log space."""
+        function = getattr(self.normalization, "func", self.normalization)  # a configured partial
+        if getattr(function, "clamps_exponent", True):
+            return clamped_count(log_weight, mask)
+        return log_weight.new_zeros(())
 
 
 def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from stabledrl.errors import did_you_mean, unknown_key
 
 RESERVED = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 NUMBERS = (bool, int, float)
+UNCHANGED = {*((kind, kind) for kind in NUMBERS), (int, float)}  # as written, as it is read
 MISSING = object()  # stands for a mandatory value (`???`) that somebody else has reported
 
 
@@ -197,8 +198,22 @@ def value_faults(path: str, value: Any, annotation: Any) -> Iterator[Fault]:
         for place, sentence in _sentences(error, value):
             yield Fault(f"{path}{place}", sentence)
         return
-    # pydantic reads '3' as 3 and true as 1, but the code is given the value as it stands
-    if type(value) in (str, bool) and type(seen) is not type(value) and type(seen) in NUMBERS:
+    yield from _converted(path, value, seen)
+
+
+def _converted(path: str, value: Any, seen: Any) -> Iterator[Fault]:
+    """Where pydantic read a number out of something else: '3' as 3, 8.0 as 8, true as 1.
+
+    The code is given the value as it stands, so it has to be of the right kind itself; only a float
+    may be written without a point.
+    """
+    if isinstance(value, list) and isinstance(seen, list | tuple):
+        for index, (item, read) in enumerate(zip(value, seen, strict=True)):
+            yield from _converted(f"{path}[{index}]", item, read)
+    elif isinstance(value, Mapping) and isinstance(seen, Mapping):
+        for key, read in seen.items():
+            yield from _converted(f"{path}.{key}", value.get(key, read), read)
+    elif type(seen) in NUMBERS and (type(value), type(seen)) not in UNCHANGED:
         yield Fault(f"{path}={value!r}", f"should be of type {type(seen).__name__}")
 
 

@@ -22,8 +22,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stabledrl.config import register_resolvers, resolved_hash, validate
+from stabledrl.config import register_resolvers, validate
 from stabledrl.errors import ConfigurationError, UserError, did_you_mean, listing, unknown_key
+from stabledrl.fingerprint import resolved_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,6 +129,10 @@ def explain(error: BaseException) -> str:
     """One line that says what is wrong and, where it can be told, what was probably meant."""
     if isinstance(error, UserError):
         return str(error)
+    # OmegaConf puts what a resolver raises into words of its own
+    kind, wrapped, words = _first_line(error).partition(" raised while resolving interpolation: ")
+    if wrapped and kind == UserError.__name__:
+        return words
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         hint = did_you_mean(option, error.options)

@@ -1,4 +1,4 @@
-"""The composed configuration: its validation, its resolvers, its fingerprint, its picture.
+"""The composed configuration: its validation, its resolvers, its picture.
 
 `validate(cfg)` refuses a configuration that cannot run before anything heavy is built, and names
 all faults at once: `stabledrl.schema` says what may stand in it, `stabledrl.binding` checks every
@@ -7,20 +7,17 @@ all faults at once: `stabledrl.schema` says what may stand in it, `stabledrl.bin
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 import os
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from stabledrl.directories import last_directory, run_family, sweep_directory
 from stabledrl.errors import ConfigurationError, UserError, listing
+from stabledrl.fingerprint import material, resolved_hash
 
 if TYPE_CHECKING:
     from stabledrl.binding import Fault
@@ -88,65 +85,15 @@ def build(node: DictConfig, **arguments: Any) -> Any:
         raise
 
 
-# --- fingerprint -------------------------------------------------------------------------------
-
-# Top-level keys that change where results go and how they look, never what they are.
-IMMATERIAL = ("hydra", "paths", "extras", "logger", "tags", "name")
-
-
-def resolved_hash(cfg: DictConfig) -> str:
-    """Eight hex digits of the resolved configuration, the same wherever and whenever it runs."""
-    cfg = copy.deepcopy(cfg)
-    with open_dict(cfg):
-        if "paths" in cfg:
-            cfg.paths = dict.fromkeys(cfg.paths, "")  # others refer to paths.run_dir
-        if cfg.get("ckpt_path") == "last":  # a resumed run is the same run
-            cfg.ckpt_path = None
-        for key in IMMATERIAL:
-            if key != "paths":
-                cfg.pop(key, None)
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(plain, dict)
-    plain.pop("paths", None)
-    return _digest(plain)
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 # --- resolvers ---------------------------------------------------------------------------------
 
 
-def slug(text: Any) -> str:
-    """Text as part of a file name: letters, digits, `.`, `_` and `-` (so never a `=`)."""
-    return re.sub(r"[^\w.-]+", "-", str(text)).strip("-") or "none"
-
-
-def run_directory(parent: str, choices: Mapping[str, str], seed: int, ckpt_path: str | None) -> str:
-    """`<parent>/<job>/<algorithm>-<task>-<model>-s<seed>/<time>`.
-
-    With ckpt_path=last it is the newest such directory that has a checkpoint: a resumed run stays
-    where it was.
-    """
-    what = "-".join(slug(choices.get(group)) for group in ("algorithm", "task", "model"))
-    family = Path(parent) / slug(choices.get("job")) / f"{what}-s{seed}"
-    if ckpt_path == "last":
-        earlier = list(family.glob("*/checkpoints/last*.ckpt"))
-        if earlier:
-            newest = max(earlier, key=lambda path: path.stat().st_mtime)
-            return str(newest.parent.parent)
-    return str(family / datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-
-
-def sweep_directory(parent: str, choices: Mapping[str, str], overrides: list[str]) -> str:
-    """`<parent>/<sweep>` for a named sweep; otherwise a name that the same command gives again."""
-    if choices.get("sweeps"):
-        return str(Path(parent) / slug(choices["sweeps"]))
-    immaterial = re.compile(r"[+~]*(paths|extras|logger|tags|name|ckpt_path)\b")
-    material = sorted(override for override in overrides if not immaterial.match(override))
-    return str(Path(parent) / f"{slug(choices.get('experiment') or 'sweep')}-{_digest(material)}")
+def _run_directory(choices: Mapping[str, str], time: str, *, _root_: Any) -> str:
+    """A new directory, `<family>/<time>`, or with ckpt_path=last that of the run to go on with."""
+    family = run_family(_root_.paths.output_dir, choices, _root_.seed)
+    if _root_.ckpt_path == "last":
+        return last_directory(family, material(_root_))
+    return str(family / time)
 
 
 def _current_run_directory(*, _root_: Any) -> str:
@@ -157,9 +104,7 @@ def _current_run_directory(*, _root_: Any) -> str:
         return str(Path(_root_.paths.output_dir, "unnamed"))
     runtime = HydraConfig.get().runtime
     if OmegaConf.is_missing(runtime, "output_dir"):
-        return run_directory(
-            _root_.paths.output_dir, runtime.choices, _root_.seed, _root_.ckpt_path
-        )
+        return _run_directory(runtime.choices, "<time>", _root_=_root_)
     return str(runtime.output_dir)
 
 
@@ -187,8 +132,8 @@ def help_text() -> str:
 def register_resolvers() -> None:
     """Make the resolvers of conf/ known: strings and hashes only, nothing is evaluated."""
     add = OmegaConf.register_new_resolver
-    # Cached: a time, or a list of overrides, must be the same for all jobs of one command.
-    add("run_directory", run_directory, use_cache=True, replace=True)
+    add("run_directory", _run_directory, replace=True)
+    # Cached: the list of overrides must be the same for all jobs of one command.
     add("sweep_directory", sweep_directory, use_cache=True, replace=True)
     add("config_hash", lambda *, _root_: resolved_hash(_root_), replace=True)
     add("current_run_directory", _current_run_directory, replace=True)

@@ -13,8 +13,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stabledrl.binding import locate
+from stabledrl.errors import did_you_mean, listing
 
 Settings = Mapping[str, Any]
+
+# What third-party code should have in its annotations.
+MINIMA = (
+    ("trainer.max_epochs", 1),  # Lightning's -1 never ends
+    ("trainer.check_val_every_n_epoch", 1),
+    ("trainer.accumulate_grad_batches", 1),
+    ("trainer.gradient_clip_val", 0),
+    ("optimizer.lr", 0),
+)
+# What a score can be, in words, and the ratio that gives it.
+SCORES = {
+    "summed": ("summed over tokens", "sequence"),
+    "per_token": ("per token", "per_token"),
+}
 
 
 def group_has_a_baseline(cfg: Settings) -> Iterator[str]:
@@ -52,36 +67,80 @@ def completion_has_room(cfg: Settings) -> Iterator[str]:
         yield f"sampler.length={length} is too short: task.fixed_length={needed} tokens are needed"
 
 
+def numbers_are_in_range(cfg: Settings) -> Iterator[str]:
+    """Numbers of Lightning and torch, which look at them late or never."""
+    for path, minimum in MINIMA:
+        value = select(cfg, path)
+        if type(value) in (int, float) and not value >= minimum:  # refuses NaN too
+            yield f"{path}={value}: should be at least {minimum}"
+
+
 def phase_divides(cfg: Settings) -> Iterator[str]:
-    """A phase consists of whole optimiser steps, the same number on every process."""
+    """A phase consists of whole optimiser steps."""
     phase = number(cfg, "rollout.prompts_per_phase")
     batch = number(cfg, "rollout.prompts_per_batch")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    devices = processes(cfg)
-    if phase and batch and phase % (batch * accumulation * devices):
+    if phase and batch and phase % (batch * accumulation):
         yield (
             f"rollout.prompts_per_phase={phase} is not a multiple of "
-            f"rollout.prompts_per_batch={batch} x trainer.accumulate_grad_batches={accumulation} "
-            f"x {devices} process{'es' if devices > 1 else ''}"
+            f"rollout.prompts_per_batch={batch} x trainer.accumulate_grad_batches={accumulation}"
+        )
+
+
+def one_process(cfg: Settings) -> Iterator[str]:
+    """Every process would collect and train on the same phases."""
+    count = processes(cfg)
+    if count > 1:
+        nodes = number(cfg, "trainer.num_nodes") or 1
+        yield (
+            f"trainer.devices={select(cfg, 'trainer.devices')}: {count} processes would all train "
+            "on the same phases, several are not supported yet: set trainer.devices=1"
+            + (" and trainer.num_nodes=1" if nodes > 1 else "")
         )
 
 
 def whole_step_normalization(cfg: Settings) -> Iterator[str]:
-    """A normalization over the whole optimiser step needs it in one batch, on one process."""
+    """A normalization over the whole optimiser step needs it in one batch."""
     normalization = component(cfg, "normalization")
-    if not getattr(normalization, "needs_whole_step", False):
-        return
-    name = normalization.__name__
-    accumulation, devices = number(cfg, "trainer.accumulate_grad_batches") or 1, processes(cfg)
-    if accumulation > 1:
+    accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
+    if getattr(normalization, "needs_whole_step", False) and accumulation > 1:
         yield (
-            f"normalization={name} normalises over the whole optimiser step: "
+            f"normalization={normalization.__name__} normalises over the whole optimiser step: "
             f"trainer.accumulate_grad_batches={accumulation} must be 1"
         )
-    if devices > 1:
+
+
+def score_fits_normalization(cfg: Settings) -> Iterator[str]:
+    """A normalization that holds a length is made for summed scores, or for scores per token."""
+    normalization, score = component(cfg, "normalization"), component(cfg, "ratio.score")
+    needed, given = getattr(normalization, "score_kind", None), getattr(score, "score_kind", None)
+    if needed in SCORES and given in SCORES and needed != given:
         yield (
-            f"normalization={name} normalises over the whole optimiser step: "
-            f"one process only, not {devices}"
+            f"normalization={normalization.__name__} is for scores {SCORES[needed][0]}, "
+            f"ratio.score={score.__name__} gives scores {SCORES[given][0]}: "
+            f"take ratio={SCORES[needed][1]} or normalization=group"
+        )
+
+
+def threshold_means_something(cfg: Settings) -> Iterator[str]:
+    """A threshold compares confidences with a probability."""
+    threshold, confidence = select(cfg, "sampler.threshold"), component(cfg, "sampler.confidence")
+    if threshold is not None and not getattr(confidence, "takes_threshold", True):
+        yield (
+            f"sampler.threshold={threshold} means nothing to "
+            f"sampler.confidence={confidence.__name__}, which is no probability: "
+            "set sampler.threshold=null"
+        )
+
+
+def estimator_has_room(cfg: Settings) -> Iterator[str]:
+    """An estimator that enumerates masks takes short completions only."""
+    estimator, length = component(cfg, "estimator"), number(cfg, "sampler.length")
+    longest = getattr(estimator, "longest_completion", None)
+    if length and longest and length > longest:
+        yield (
+            f"sampler.length={length} is too long for estimator={estimator.__name__}, which takes "
+            f"at most {longest} tokens: shorten it or take another estimator"
         )
 
 
@@ -98,10 +157,28 @@ def masking_is_accepted(cfg: Settings) -> Iterator[str]:
 
 
 def checkpoint_exists(cfg: Settings) -> Iterator[str]:
-    """ckpt_path is null, last, best or a path that is there."""
+    """ckpt_path is null, last or a path that is there."""
     path = select(cfg, "ckpt_path")
-    if isinstance(path, str) and path not in {"last", "best"} and not os.path.exists(path):
-        yield f"ckpt_path={path}: there is no such file (null, last, best or a path)"
+    if isinstance(path, str) and path != "last" and not os.path.exists(path):
+        yield f"ckpt_path={path}: there is no such file (null, last or a path)"
+
+
+def checkpoint_is_used(cfg: Settings) -> Iterator[str]:
+    """A job that does not train has nothing to go on with."""
+    job = component(cfg, "job")
+    if select(cfg, "ckpt_path") is not None and not getattr(job, "resumes", True):
+        yield (
+            f"ckpt_path={select(cfg, 'ckpt_path')}: job={job.__name__} takes no checkpoint; "
+            "name the model that a run left: model.path=<run>/model"
+        )
+
+
+def metric_is_measured(cfg: Settings) -> Iterator[str]:
+    """A name that no validation measures would be returned as None, after all the training."""
+    name, known = select(cfg, "optimized_metric"), getattr(component(cfg, "job"), "metrics", None)
+    if isinstance(name, str) and known and name not in known:
+        hint = did_you_mean(name, known) or f"; take one of {listing(known)}"
+        yield f"optimized_metric={name}: the job does not measure it{hint}"
 
 
 RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
@@ -109,10 +186,17 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     blocks_divide,
     steps_fit,
     completion_has_room,
+    numbers_are_in_range,
     phase_divides,
+    one_process,
     whole_step_normalization,
+    score_fits_normalization,
+    threshold_means_something,
+    estimator_has_room,
+    metric_is_measured,
     masking_is_accepted,
     checkpoint_exists,
+    checkpoint_is_used,
 )
 
 
@@ -142,6 +226,8 @@ def component(cfg: Settings, path: str) -> Any:
 def processes(cfg: Settings) -> int:
     """Number of training processes: trainer.devices x trainer.num_nodes."""
     devices = select(cfg, "trainer.devices")
+    if isinstance(devices, str) and "," in devices:  # numbers of devices, as Lightning reads them
+        devices = [part for part in devices.split(",") if part.strip()]
     if isinstance(devices, list):
         count = len(devices)
     elif isinstance(devices, str) and devices.isdigit():

@@ -28,7 +28,9 @@ def _require_target(value: Any) -> Any:
 # The one thing a group builds, and a set of them by name (an entry may be null: switched off).
 Component = Annotated[dict[str, Any], BeforeValidator(_require_target)]
 Components = dict[str, Component | None]
-Positive = Annotated[int, Field(gt=0)]
+# Strict, so that 8.0, '8' and true are no whole numbers.
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 @pydantic.dataclasses.dataclass(config=STRICT)
@@ -65,8 +67,8 @@ class PathSettings:
 class ExtraSettings:
     """Comforts around a run: conf/extras."""
 
-    print_config: bool = True
-    skip_finished: bool = True
+    print_config: Flag = True
+    skip_finished: Flag = True
     threads: Positive | None = None
 
 
@@ -75,7 +77,7 @@ class Root(pydantic.BaseModel):
 
     model_config = STRICT
 
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, strict=True)]
     ckpt_path: str | None
     name: str | None
     tags: list[str]

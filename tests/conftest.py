@@ -94,7 +94,7 @@ def build_house(conf: Path) -> Path:
     shutil.copy(ROOT / "conf/config.yaml", conf)
     for group in ("paths", "extras", "hydra", "algorithm"):
         shutil.copytree(ROOT / "conf" / group, conf / group)
-    for group in ("experiment", "debug", "local"):
+    for group in ("experiment", "local"):
         (conf / group).mkdir()
     chosen = {}  # what config.yaml chooses, whatever it is called, is the first fake option
     for default in yaml.safe_load((conf / "config.yaml").read_text())["defaults"]:

@@ -226,58 +226,6 @@ def test_a_nan_likelihood_reaches_the_guard() -> None:
     assert chosen.loss(policy, batch).loss.isnan()
 
 
-def test_metrics_by_hand() -> None:
-    # One group of two with log-ratios log 2 and −log 4, advantages −½ and ½: the first is the
-    # bypass (A < 0, ρ > 1.2), neither is clipped by `conditional`.
-    sequences = phase_sequences(1, 2)
-
-    class Given:
-        """An estimator that returns what it is told."""
-
-        def __init__(self, value: list[float]) -> None:
-            self.value = torch.tensor(value, requires_grad=True)
-
-        def draw(self, sequences: Sequences, size: int, generator: object) -> Corruption:
-            empty = torch.zeros(0, 2, 6)
-            return Corruption(empty > 0, empty)
-
-        def __call__(self, policy: object, sequences: object, corruption: object) -> Likelihood:
-            return Likelihood(self.value, self.value)
-
-    old = torch.tensor([-5.0, -7.0])
-    estimator = Given((old + torch.tensor([2.0, 0.25]).log()).tolist())
-    chosen = algorithm(estimator=estimator, ratio=SEQUENCE)
-    batch = Batch(
-        sequences,
-        estimator.draw(sequences, 2, None),
-        2,
-        torch.tensor([[-0.5, 0.5]]),
-        torch.ones(1, 2, dtype=torch.bool),
-        Likelihood(old, old),
-    )
-    output = chosen.loss(tiny_policy(), batch)
-    log2 = 0.6931472
-    expected = {
-        "train/ratio/mean": (2 + 0.25) / 2,
-        "train/ratio/max": 2.0,
-        "train/ratio/log_max": log2,
-        "train/ratio/log_std": 1.5 * log2,  # log ratios 1 and −2 in units of log 2
-        "train/ess": 2.25**2 / (4 + 0.0625) / 2,
-        "train/bypass_rate": 0.5,
-        "train/clip_ratio/low_mean": 0.0,
-        "train/clip_ratio/high_mean": 0.0,
-        "train/weights/max": 1.0,  # ρ/G = 2/2
-        "train/weights/sum": 2.25 / 2,
-        "guard/clamped_ratios": 0.0,
-        "train/kl": 0.0,
-        # −(1·(−½)·(−5 + log 2) + ⅛·½·(−7 − 2 log 2))
-        "train/loss": -(0.5 * (5 - log2) - 0.0625 * (7 + 2 * log2)),
-    }
-    for name, value in expected.items():
-        assert float(output.metrics[name]) == pytest.approx(value, rel=1e-5), name
-    assert not any(value.requires_grad for value in output.metrics.values())
-
-
 def test_a_paired_update_has_no_noise_in_the_reference_of_its_ratio() -> None:
     # the log-ratio is exactly what the weights changed, on the very masks of the batch
     chosen = algorithm(pairing=paired, ratio=SEQUENCE)

@@ -43,6 +43,16 @@ def summaries(directory: Path) -> dict[int, dict]:
     }
 
 
+def test_what_a_resolver_refuses_is_told_in_its_own_words():
+    def refuse() -> None:
+        raise UserError("ckpt_path=last: no such run")
+
+    OmegaConf.register_new_resolver("refuse", refuse)
+    with pytest.raises(OmegaConfBaseException) as wrapped:
+        OmegaConf.to_container(OmegaConf.create({"dir": "${refuse:}"}), resolve=True)
+    assert explain(wrapped.value) == "ckpt_path=last: no such run"
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

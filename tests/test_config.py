@@ -8,15 +8,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from stabledrl.binding import locate, value_faults
 from stabledrl.config import (
     build,
     print_config,
     register_resolvers,
-    resolved_hash,
-    run_directory,
-    slug,
-    sweep_directory,
     validate,
 )
 from stabledrl.errors import ConfigurationError, UserError, did_you_mean
@@ -127,6 +122,12 @@ def test_an_experiment_chooses_an_algorithm_and_wins_over_it(composed, write):
         (["trainer.accumulate_grad_batches='2'"], ["should be of type int"]),
         (["trainer.accumulate_grad_batches=true"], ["should be of type int"]),
         (["rollout.inner_updates=0"], ["rollout.inner_updates: should be greater than 0, not 0"]),
+        (["rollout.group_size=8.0"], ["rollout.group_size: should be a valid integer, not 8.0"]),
+        (["rollout.group_size='8'"], ["rollout.group_size: should be a valid integer, not '8'"]),
+        (["rollout.group_size=true"], ["rollout.group_size: should be a valid integer, not True"]),
+        (["extras.print_config=1"], ["extras.print_config: should be a valid boolean, not 1"]),
+        (["extras.threads=1.0"], ["extras.threads: should be a valid integer, not 1.0"]),
+        (["seed=1.0"], ["seed: should be a valid integer, not 1.0"]),
         (["seed=-1"], ["seed: should be greater than or equal to 0, not -1"]),
         # targets
         (["clipping._target_=tests.fake_components.clop"], ["did you mean 'clip'?"]),
@@ -134,22 +135,7 @@ def test_an_experiment_chooses_an_algorithm_and_wins_over_it(composed, write):
         (["model._target_=stabledrl.modles.x"], ["did you mean 'models'?"]),
         (["model._target_=stabledrl.__version__"], ["is not callable"]),
         (["model={a: 1}"], ["model: needs a `_target_`"]),
-        # rules across keys
-        (["rollout.group_size=1"], ["rollout.group_size=1: G=1 gives no advantage"]),
-        (["sampler.block_length=3"], ["sampler.length=16", "sampler.block_length=3"]),
-        (["sampler.steps=6"], ["sampler.steps=6", "sampler.block_length=4", "4 blocks"]),
-        (["sampler.steps=32"], ["sampler.steps=32 is more than sampler.length=16"]),
-        (["rollout.prompts_per_batch=3"], ["rollout.prompts_per_phase=8", "prompts_per_batch=3"]),
-        (["trainer.devices=8"], ["x 8 processes"]),
-        (["trainer.devices=[0,1,2]"], ["x 3 processes"]),
-        (["+trainer.num_nodes=8"], ["x 8 processes", "num_nodes"]),
-        (["trainer.devices=auto", "trainer.accumulate_grad_batches=3"], ["grad_batches=3"]),
-        (
-            ["normalization=batch_self", "trainer.accumulate_grad_batches=2"],
-            ["normalization=normalize_step", "trainer.accumulate_grad_batches=2 must be 1"],
-        ),
-        (["normalization=batch_self", "trainer.devices=2"], ["one process only, not 2"]),
-        (["masking=block_random", "estimator=coupled"], ["BlockRandom", "Coupled"]),
+        # rules across keys: tests/test_rules.py
         (["ckpt_path=/no/such.ckpt"], ["ckpt_path=/no/such.ckpt: there is no such file"]),
     ],
 )
@@ -163,7 +149,6 @@ def test_refused_in_words(faults, overrides, expected):
     [
         ["masking=block_random"],
         ["normalization=batch_self"],
-        ["trainer.devices='2'"],
         ["trainer.devices=auto"],
         ["+clipping.log_ratio=[1.0]"],
         ["+model.whatever=1"],
@@ -203,115 +188,12 @@ def test_all_faults_come_together_and_each_once(faults):
     assert str(ConfigurationError(["one"])) == "one"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], ""),
-        (["precision=bf16-mixed", "gradient_clip_val=1.0", "strategy=ddp"], ""),
-        (["acumulate_grad_batches=2"], "did you mean 'accumulate_grad_batches'?"),
-        (["precision=bf17"], "precision='bf17'"),
-        (["max_epochs=many"], "max_epochs='many': should be a valid integer"),
-    ],
-)
-def test_a_third_party_class_is_checked_too(changed, overrides, expected):
-    cfg = changed()
-    cfg.trainer = OmegaConf.from_dotlist(["_target_=lightning.pytorch.Trainer", *overrides])
-    if not expected:
-        validate(cfg)
-        return
-    with pytest.raises(ConfigurationError) as caught:
-        validate(cfg)
-    assert expected in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["epsilon=-1"], "clipping.epsilon=-1: should be greater than 0"),
-        (["epsilonn=1"], "did you mean 'epsilon'?"),
-        (["epsilon=4"], ""),
-    ],
-)
-def test_a_real_clipping(changed, overrides, expected):
-    cfg = changed()
-    target = "stabledrl.functional.clipping.unconditional"
-    cfg.clipping = OmegaConf.from_dotlist([f"_target_={target}", "_partial_=true", *overrides])
-    if not expected:
-        validate(cfg)
-        return
-    with pytest.raises(ConfigurationError) as caught:
-        validate(cfg)
-    assert expected in str(caught.value)
-
-
 def test_build_gives_plain_values_and_readable_errors():
     target = "tests.fake_components"
     task = build(OmegaConf.create({"_target_": f"{target}.Task", "name": "x", "sizes": [1, 2]}))
     assert type(task.sizes) is list
     with pytest.raises(UserError, match="temperature above 5"):
         build(OmegaConf.create({"_target_": f"{target}.Sampler", "temperature": 6}))
-
-
-def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    (tmp_path / "needs_another.py").write_text("import not_installed_anywhere\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(LookupError, match="needs the package 'not_installed_anywhere'"):
-        locate("needs_another.Thing")
-
-
-def test_annotations_yaml_cannot_meet_are_left_alone():
-    from torch import Tensor
-
-    assert list(value_faults("x", 1, Tensor)) == []
-    assert list(value_faults("x", 1, Tensor | None)) == []
-    assert [str(fault) for fault in value_faults("x", "a", Tensor | float)]
-
-
-def test_the_hash_follows_what_matters_and_nothing_else(changed):
-    first = resolved_hash(changed())
-    assert len(first) == 8
-    assert resolved_hash(changed()) == first
-    for same in ("paths.output_dir=/else", "tags=[a]", "name=x", "extras.print_config=false"):
-        assert resolved_hash(changed(same)) == first, same
-    assert resolved_hash(changed("ckpt_path=last")) == first
-    for other in ("seed=1", "clipping.epsilon=4", "clipping=conditional"):
-        assert resolved_hash(changed(other)) != first, other
-
-
-def test_the_hash_does_not_follow_the_run_directory(changed):
-    directory = "trainer.default_root_dir=${paths.run_dir}"
-    cfg, again = changed(directory), changed(directory, "paths.output_dir=/else")
-    assert cfg.trainer != again.trainer
-    assert resolved_hash(cfg) == resolved_hash(again)
-
-
-CHOICES = {"job": "train", "algorithm": "grpo", "task": "a/b", "model": "x=1"}
-
-
-def test_directories_are_named_without_an_equals_sign(tmp_path):
-    path = Path(run_directory(str(tmp_path), CHOICES, 3, None))
-    assert path.parent == tmp_path / "train" / "grpo-a-b-x-1-s3"
-    assert "=" not in str(path.relative_to(tmp_path))
-    assert slug(None) == "None"
-    assert slug("///") == "none"
-
-
-def test_a_resumed_run_keeps_its_directory(tmp_path):
-    fresh = Path(run_directory(str(tmp_path), CHOICES, 3, "last"))  # nothing to go on from
-    (fresh / "checkpoints").mkdir(parents=True)
-    (fresh / "checkpoints" / "last.ckpt").touch()
-    assert run_directory(str(tmp_path), CHOICES, 3, "last") == str(fresh)
-    assert run_directory(str(tmp_path), CHOICES, 3, None) != str(fresh)
-    assert run_directory(str(tmp_path), CHOICES, 4, "last") != str(fresh)
-
-
-def test_the_same_sweep_has_the_same_directory():
-    named = sweep_directory("m", {"sweeps": "ablation"}, ["sweeps=ablation"])
-    assert named == "m/ablation"
-    first = sweep_directory("m", {}, ["seed=1,2", "clipping=none"])
-    assert first == sweep_directory("m", {}, ["clipping=none", "seed=1,2", "extras.threads=1"])
-    assert first != sweep_directory("m", {}, ["seed=1,2"])
-    assert sweep_directory("m", {"experiment": "smoke"}, []).startswith("m/smoke-")
 
 
 def test_the_tree_shows_resolved_values(changed, capsys):

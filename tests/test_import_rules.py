@@ -8,17 +8,19 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "stabledrl"
 
-GROUND = {"functional", "types", "randomness", "errors"}  # what rooms above may always use
+# what rooms above may always use
+GROUND = {"functional", "types", "randomness", "errors", "declarations"}
 POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
-FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "config"}
+FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "config", "fingerprint"}
 
 # room -> rooms it may import (itself always); a room that is not here fails the test
 MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
-    "functional": set(),
+    "declarations": set(),
+    "functional": {"declarations"},
     "types": set(),
     "randomness": set(),
     "policy": {"functional", "types", "errors"},
@@ -35,13 +37,15 @@ MAY_IMPORT = {
     "training": FLOOR,
     "jobs": FLOOR | {"jobs"},
     "binding": {"errors"},
-    "rules": {"binding"},
+    "rules": {"binding", "errors"},
     "schema": {"binding", "errors"},
-    "config": {"binding", "rules", "schema", "errors"},
-    "command_line": {"config", "errors"},
+    "fingerprint": set(),
+    "directories": {"fingerprint", "errors"},
+    "config": {"binding", "rules", "schema", "errors", "directories", "fingerprint"},
+    "command_line": {"config", "errors", "fingerprint"},
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb"}
-WITH_FRAMEWORKS = {"training", "jobs", "config", "command_line"}
+WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}
 STANDARD_IN_FUNCTIONAL = {"__future__", "collections", "math", "typing", "functools", "itertools"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

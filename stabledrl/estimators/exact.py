@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Gt
@@ -14,8 +14,6 @@ from torch import Tensor
 from stabledrl.functional.enumeration import all_subsets, order_averaged_elbo
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
-LONGEST = 16
-
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
 class Exact:
@@ -23,7 +21,10 @@ class Exact:
 
     target: which of the two, a function of the log-probabilities of all subsets
     (`functional.enumeration`). rows: forward batch size; memory only.
+    longest_completion: counted tokens at most.
     """
+
+    longest_completion: ClassVar[int] = 16
 
     target: Callable[[Tensor], Tensor] = order_averaged_elbo
     rows: Annotated[int, Gt(0)] = 4096
@@ -38,11 +39,11 @@ class Exact:
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """Sample by sample, 2^L rows each. Raises ValueError above 16 counted tokens."""
-        longest = int(sequences.length.max())
-        if longest > LONGEST:
+        length = int(sequences.length.max())
+        if length > self.longest_completion:
             raise ValueError(
-                f"estimator=exact enumerates 2^L masks: L={longest} is above {LONGEST}; "
-                "shorten sampler.length or take another estimator"
+                f"estimator=exact enumerates 2^L masks: L={length} is above "
+                f"{self.longest_completion}; shorten sampler.length or take another estimator"
             )
         samples = [sequences[index : index + 1] for index in range(len(sequences))]
         value = torch.stack([self._sample(policy, sample) for sample in samples])

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from stabledrl.declarations import declares
+
 
 def transfer_quota(masked: int, forwards: int) -> list[int]:
     """Tokens to commit in each forward pass: masked // forwards, the remainder to the first ones.
@@ -44,6 +46,7 @@ def token_probability(
     return torch.softmax(logits.float(), dim=-1).gather(-1, token[..., None]).squeeze(-1)
 
 
+@declares(takes_threshold=False)
 def random_order(
     logits: Float[Tensor, "... vocabulary"], token: Int[Tensor, ...], uniform: Float[Tensor, ...]
 ) -> Float[Tensor, ...]:
@@ -51,6 +54,7 @@ def random_order(
     return uniform
 
 
+@declares(takes_threshold=False)
 def negative_entropy(
     logits: Float[Tensor, "... vocabulary"], token: Int[Tensor, ...], uniform: Float[Tensor, ...]
 ) -> Float[Tensor, ...]:
@@ -61,7 +65,7 @@ def negative_entropy(
 def top_margin(
     logits: Float[Tensor, "... vocabulary"], token: Int[Tensor, ...], uniform: Float[Tensor, ...]
 ) -> Float[Tensor, ...]:
-    """Confidence = p(best) - p(second best) (Dream, topk_margin)."""
+    """Confidence = p(best) - p(second best), at most p(best) (Dream, topk_margin)."""
     best = torch.softmax(logits.float(), dim=-1).topk(2, dim=-1).values
     return best[..., 0] - best[..., 1]
 

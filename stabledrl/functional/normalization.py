@@ -8,18 +8,19 @@ a dropped sample still counts in Z. Shapes: log_weight and mask [group, member, 
 [group, member] in counted tokens; N = groups, G = members of a group with a verdict (those with
 any True in the mask). The 1/N of the loss is outside, so the functions that normalise over the
 whole optimiser step carry a 1/N in Z to undo it. A group nobody is left in gives 0, never NaN;
-a NaN weight stays NaN.
+a NaN weight stays NaN. Those whose Z holds a length declare which ℓ they are made for, sums over
+tokens or per token: with the other one the length would be divided out twice, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from stabledrl.declarations import declares
 from stabledrl.functional.ratio import guarded_exp, relative_exp
 
 LogWeight: TypeAlias = Float[Tensor, "group member unit"]
@@ -27,24 +28,13 @@ Mask: TypeAlias = Bool[Tensor, "group member unit"]
 Length: TypeAlias = Int[Tensor, "group member"]
 Weight: TypeAlias = Float[Tensor, "group member unit"]
 
-Function = TypeVar("Function", bound=Callable[..., Tensor])
-
-
-def needs_whole_step(function: Function) -> Function:
-    """Mark a normalization whose Z sums over the whole optimiser step, not over one group.
-
-    Such a function must be given all groups of the step at once; configuration checks read the
-    attribute `needs_whole_step`.
-    """
-    function.needs_whole_step = True  # type: ignore[attr-defined]
-    return function
-
 
 def group(log_weight: LogWeight, mask: Mask, length: Length, completion_length: int) -> Weight:
     """Mean over the group: Z = G. GRPO, arXiv 2402.03300, eq. 3 (with per-token ratios: GSPO)."""
     return _quotient(_weight(log_weight, mask), _members(mask))
 
 
+@declares(clamps_exponent=False)
 def self_normalized(
     log_weight: LogWeight, mask: Mask, length: Length, completion_length: int
 ) -> Weight:
@@ -58,7 +48,7 @@ def self_normalized(
     return _quotient(weight, weight.sum((1, 2), keepdim=True))
 
 
-@needs_whole_step
+@declares(needs_whole_step=True, clamps_exponent=False)
 def batch_self(log_weight: LogWeight, mask: Mask, length: Length, completion_length: int) -> Weight:
     """Self-normalization over the whole optimiser step: Z = (1/N)·Σ_j w_j over all groups.
 
@@ -68,6 +58,7 @@ def batch_self(log_weight: LogWeight, mask: Mask, length: Length, completion_len
     return _quotient(weight, weight.sum() / weight.shape[0])
 
 
+@declares(score_kind="summed")
 def sequence_token_mean(
     log_weight: LogWeight, mask: Mask, length: Length, completion_length: int
 ) -> Weight:
@@ -78,20 +69,21 @@ def sequence_token_mean(
     return _quotient(_weight(log_weight, mask), _members(mask) * length.unsqueeze(-1))
 
 
+@declares(score_kind="summed")
 def fixed_length(
     log_weight: LogWeight, mask: Mask, length: Length, completion_length: int
 ) -> Weight:
     """Mean over the group and a constant length: Z = G·R, R the completion length asked for.
 
-    Dr.GRPO, arXiv 2503.20783 (no bias towards short right and long wrong answers); TraceRL,
-    arXiv 2509.06949.
+    For ℓ that sum tokens. Dr.GRPO, arXiv 2503.20783 (no bias towards short right and long wrong
+    answers); TraceRL, arXiv 2509.06949.
     """
     return _quotient(_weight(log_weight, mask), _members(mask) * completion_length)
 
 
-@needs_whole_step
+@declares(needs_whole_step=True, score_kind="summed")
 def token(log_weight: LogWeight, mask: Mask, length: Length, completion_length: int) -> Weight:
-    """Mean over all tokens of the optimiser step: Z = (1/N)·Σ_j |y_j|.
+    """Mean over all tokens of the optimiser step: Z = (1/N)·Σ_j |y_j|, for ℓ that sum tokens.
 
     Formula: with the 1/N of the loss, Σ_tokens w·A·ℓ / Σ_j |y_j|. DAPO, arXiv 2503.14476, eq. 8;
     d1, arXiv 2504.12216. (method.md leaves the 1/N out; the published losses need it.)
@@ -99,7 +91,7 @@ def token(log_weight: LogWeight, mask: Mask, length: Length, completion_length: 
     return _quotient(_weight(log_weight, mask), _tokens_per_group(mask, length))
 
 
-@needs_whole_step
+@declares(needs_whole_step=True, score_kind="per_token")
 def length_weighted(
     log_weight: LogWeight, mask: Mask, length: Length, completion_length: int
 ) -> Weight:

@@ -17,7 +17,8 @@ from annotated_types import Gt
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from stabledrl.functional.reduce import masked_mean, masked_sum
+from stabledrl.declarations import declares
+from stabledrl.functional.reduce import masked_sum
 
 EXPONENT_LIMIT = 20.0  # exp(20) = 4.9e8: gradients of such a sample are huge, yet finite in float32
 
@@ -61,6 +62,7 @@ def token_log_ratio(
     return _difference(value, old_value)
 
 
+@declares(score_kind="summed")
 def sequence_score(
     score: Float[Tensor, "group member"], length: Int[Tensor, "group member"]
 ) -> Float[Tensor, "group member 1"]:
@@ -68,6 +70,7 @@ def sequence_score(
     return _at_least_float32(score).unsqueeze(-1)
 
 
+@declares(score_kind="per_token")
 def per_token_score(
     score: Float[Tensor, "group member"], length: Int[Tensor, "group member"]
 ) -> Float[Tensor, "group member 1"]:
@@ -78,6 +81,7 @@ def per_token_score(
     return _per_token(_at_least_float32(score), length).unsqueeze(-1)
 
 
+@declares(score_kind="summed")
 def token_score(
     score: Float[Tensor, "group member position"], length: Int[Tensor, "group member"]
 ) -> Float[Tensor, "group member position"]:
@@ -117,15 +121,6 @@ def clamped_count(
 ) -> Float[Tensor, ""]:
     """Number of counted entries that `guarded_exp` clamps: Σ 1[|x| > limit] over the mask."""
     return masked_sum((log_value.abs() > limit).float(), mask)
-
-
-def clamped_fraction(
-    log_value: Float[Tensor, "*shape"],
-    mask: Bool[Tensor, "*shape"],
-    limit: Annotated[float, Gt(0)] = EXPONENT_LIMIT,
-) -> Float[Tensor, ""]:
-    """Share of counted entries that `guarded_exp` clamps; 0 if none counts."""
-    return masked_mean((log_value.abs() > limit).float(), mask)
 
 
 def _difference(

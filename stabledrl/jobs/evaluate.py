@@ -9,12 +9,14 @@ from annotated_types import Ge, Gt
 from omegaconf import DictConfig
 
 from stabledrl.config import build
+from stabledrl.declarations import declares
 from stabledrl.functional.evaluation import pass_at_k, wilson_interval
 from stabledrl.jobs.record import Record
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import collect, records
 
 
+@declares(resumes=False)
 def evaluate(
     cfg: DictConfig,
     split: Literal["train", "validation", "test"],

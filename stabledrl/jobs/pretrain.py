@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Gt
 from omegaconf import DictConfig
 
 from stabledrl.config import build
+from stabledrl.declarations import declares
 from stabledrl.jobs.fitting import build_validation, fit
 from stabledrl.jobs.record import Record
 from stabledrl.training.supervision import Curriculum, SupervisedModule
 
 
-def pretrain(cfg: DictConfig, batch_size: int, steps_per_epoch: int) -> float | None:
+@declares(metrics=("val/solved", "val/reward"))
+def pretrain(
+    cfg: DictConfig, batch_size: Annotated[int, Gt(0)], steps_per_epoch: Annotated[int, Gt(0)]
+) -> float | None:
     """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates."""
     record = Record(cfg)
     task, sampler = build(cfg.task), build(cfg.sampler)

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from stabledrl.config import print_config, resolved_hash
+from stabledrl.config import print_config
+from stabledrl.fingerprint import resolved_hash
 
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "omegaconf", "wandb")
 

@@ -37,7 +37,7 @@ class SemiAutoregressive:
     steps: forward passes over the whole completion; a multiple of the number of blocks.
     temperature: of the sampled token; 0 is greedy. Confidence never sees it.
     confidence: scores (logits, token, uniform) -> how sure; the surest are committed first.
-    threshold: commit every token at least this sure, beyond the quota; None keeps the quota.
+    threshold: commit every token surer than this, beyond the quota; None keeps the quota.
     guidance_scale: classifier-free guidance, logits = unconditional + (scale+1)·(conditional -
     unconditional), unconditional = the prompt fully masked; 0 is off and costs nothing.
     suppress_end: commit end tokens only after every other proposal of the block.
@@ -80,10 +80,7 @@ class SemiAutoregressive:
 
         One uniform number per sample, pass and block position for the token, one for the order.
         """
-        shape = (samples, self.steps, 2, self.block_length)
-        if self.temperature == 0 and self.confidence is token_probability:
-            return torch.zeros(1).expand(shape)
-        return torch.rand(shape, generator=generator)
+        return torch.rand((samples, self.steps, 2, self.block_length), generator=generator)
 
     @torch.no_grad()
     def __call__(

@@ -19,7 +19,7 @@ def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] 
     """The checkpoint that `ckpt_path` means in a run directory, and its content; None for null.
 
     `last` is the newest one that can be read: a half-written file is passed over with a warning.
-    `best` and explicit paths are taken as they are. Raises UserError if there is none or it is
+    A path is taken as it is. Raises UserError if there is none or it is
     broken. Only tensors and plain values are ever unpickled.
     """
     if ckpt_path is None:
@@ -28,7 +28,7 @@ def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] 
     if ckpt_path == "last":
         candidates = sorted(folder.glob("phase_*.ckpt"), reverse=True)
     else:
-        candidates = [folder / "best.ckpt" if ckpt_path == "best" else Path(ckpt_path)]
+        candidates = [Path(ckpt_path)]
     for path in candidates:
         try:
             return path, read(path)

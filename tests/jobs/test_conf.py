@@ -36,13 +36,23 @@ def test_a_run_without_arguments_validates(chosen):
     validate(chosen)
 
 
+# Options that are made for another option than the one a run without arguments has.
+TOGETHER = {
+    "normalization=sequence_token_mean": "ratio=sequence",
+    "normalization=fixed_length": "ratio=sequence",
+    "normalization=token": "ratio=sequence",
+}
+
+
 @pytest.mark.parametrize("path", OPTIONS, ids=name)
 def test_every_option_composes_and_validates(path, chosen, monkeypatch):
     text = path.read_text()
     if "# @package" in text or "\ndefaults:" in text:
         validate(composed(name(path)))
     else:  # Hydra puts such a file under its group as it is, but takes a third of a second
-        monkeypatch.setitem(chosen, path.parent.name, OmegaConf.load(path))
+        for option in filter(None, (name(path), TOGETHER.get(name(path)))):
+            group, _, stem = option.partition("=")
+            monkeypatch.setitem(chosen, group, OmegaConf.load(CONF / group / f"{stem}.yaml"))
         validate(chosen)
 
 

@@ -26,4 +26,7 @@ def test_two_epochs_and_a_resume(tmp_path):
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     summary = json.loads((tmp_path / "whole/summary.json").read_text())
     assert summary["status"] == "finished"
+    # what `optimized_metric` may name is what every validation measures
+    for validation in summary["metrics"]["validations"]:
+        assert validation.keys() == {"step", *pretrain.metrics}
     assert not (tmp_path / "whole/completions").exists()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -116,14 +117,19 @@ def test_the_policy_is_an_ordinary_model(straight):
 
 
 @pytest.mark.slow
-def test_killed_without_warning_and_resumed_it_is_the_same_run(straight, tmp_path):
+@pytest.mark.parametrize("kill", ["first", "second", "third"])
+def test_killed_without_warning_and_resumed_it_is_the_same_run(straight, tmp_path, kill):
     process = command(tmp_path, "logger=csv", "extras.print_config=false")
     end = time.monotonic() + 200
-    # the second checkpoint may be cut short by the kill; the first is whole then
-    while not list(tmp_path.glob(f"{RUN}/*/checkpoints/phase_00001.ckpt")):
+    # once there is a checkpoint to go on from, any moment of the rest will do
+    while not list(tmp_path.glob(f"{RUN}/*/checkpoints/last.ckpt")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.005)
+    summary = json.loads((straight[0] / "summary.json").read_text())
+    delay = random.SystemRandom().uniform(0, summary["seconds"]["fit"] / 2)
+    print(f"killed {delay:.3f} s after the first checkpoint")
+    time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     [directory] = tmp_path.glob(f"{RUN}/*")
@@ -137,3 +143,12 @@ def test_killed_without_warning_and_resumed_it_is_the_same_run(straight, tmp_pat
         (folder / "model/model.safetensors").read_bytes() for folder in (directory, straight[0])
     ]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_the_same_seed_twice_gives_the_same_numbers(straight, tmp_path):
+    process = command(tmp_path)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    [directory] = tmp_path.glob(f"{RUN}/*")
+    assert rows(directory) == rows(straight[0])

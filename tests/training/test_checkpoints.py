@@ -71,11 +71,13 @@ def test_last_without_a_usable_one_is_an_error_that_names_the_key(folder, made):
         find("last", folder.parent)
 
 
-def test_best(folder):
+def test_a_path_is_taken_as_it_is(folder):
     with pytest.raises(UserError, match=r"^ckpt_path=.*best\.ckpt: there is no such file$"):
-        find("best", folder.parent)
-    save(folder / "best.ckpt")
-    assert find("best", folder.parent) is not None
+        find(str(folder / "best.ckpt"), folder.parent)
+    path = save(folder / "best.ckpt")
+    found = find(str(path), folder.parent)
+    assert found is not None
+    assert found[0] == path
 
 
 def test_an_explicit_path_is_taken_as_it_is(tmp_path):

@@ -1,0 +1,34 @@
+"""Facts that a function states about itself, for those who choose functions by configuration.
+
+A fact is an attribute of the function, so that nobody has to know functions by name: the rules of
+`stabledrl.rules` read them, and a function of your own may state them or leave them out. They are
+
+    needs_whole_step   normalization: Z sums over all groups of the optimiser step (False)
+    clamps_exponent    normalization: weights go through `guarded_exp` (True)
+    score_kind         normalization: the score ℓ it is made for; score function: the ℓ it gives;
+                       "summed" over tokens or "per_token" (None: any)
+    takes_threshold    confidence: in [0, 1] and larger for surer tokens (True)
+    longest_completion estimator: tokens of the longest it can score (None: any)
+    resumes            job: goes on from `ckpt_path` (True)
+    metrics            job: what `optimized_metric` may name (None: not checked)
+
+with what is taken for granted where nothing is stated in parentheses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def declares(**facts: object) -> Callable[[Function], Function]:
+    """Decorator that states facts about a function: each becomes an attribute of it."""
+
+    def state(function: Function) -> Function:
+        for name, fact in facts.items():
+            setattr(function, name, fact)
+        return function
+
+    return state

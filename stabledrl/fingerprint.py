@@ -1,0 +1,91 @@
+"""What makes two configurations the same run, and the hash that stands for it.
+
+Everything counts but where results go and how they look. Places are left out of values too: a path
+inside the run directory or inside this clone reads the same wherever they lie.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+# Top-level keys that change where results go and how they look, never what they are.
+IMMATERIAL = ("hydra", "paths", "extras", "logger", "tags", "name")
+
+
+def material(cfg: DictConfig) -> dict[str, Any]:
+    """The part of a composed configuration that decides its numbers: resolved, plain."""
+    cfg = copy.deepcopy(cfg)
+    with open_dict(cfg):
+        if "paths" in cfg:
+            cfg.paths = dict.fromkeys(cfg.paths, "")  # others refer to paths.run_dir
+        for key in IMMATERIAL:
+            if key != "paths":
+                cfg.pop(key, None)
+    return _material(OmegaConf.to_container(cfg, resolve=True), [])
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The same of the resolved configuration that a run left as config.yaml."""
+    plain: Any = OmegaConf.to_container(OmegaConf.load(path))
+    places = [place for place in (plain.get("paths") or {}).values() if place]
+    return _material(plain, sorted(places, key=len, reverse=True))
+
+
+def resolved_hash(cfg: DictConfig) -> str:
+    """Eight hex digits of the configuration, the same wherever and whenever it runs."""
+    return digest(material(cfg))
+
+
+def digest(value: Any) -> str:
+    """Eight hex digits of a plain value."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first key whose values differ between two configurations, with both; None if none does.
+
+    The number of epochs does not count, since a run may be made longer: a schedule that ends with
+    training is stretched from then on. Nor does the checkpoint that a run began from.
+    """
+    ours, theirs = dict(_flat(one)), dict(_flat(other))
+    for key in sorted(ours.keys() | theirs.keys()):
+        if key not in ("trainer.max_epochs", "ckpt_path") and ours.get(key) != theirs.get(key):
+            return key, ours.get(key), theirs.get(key)
+    return None
+
+
+def _material(plain: Any, places: list[str]) -> dict[str, Any]:
+    root = os.environ.get("STABLEDRL_ROOT")
+    kept = {key: value for key, value in plain.items() if key not in IMMATERIAL}
+    if kept.get("ckpt_path") == "last":  # a resumed run is the same run
+        kept["ckpt_path"] = None
+    return {key: _without(value, [*places, *filter(None, [root])]) for key, value in kept.items()}
+
+
+def _without(value: Any, places: list[str]) -> Any:
+    """A plain value in which texts do not begin with one of the places."""
+    if isinstance(value, Mapping):
+        return {key: _without(item, places) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without(item, places) for item in value]
+    if isinstance(value, str):
+        return next((value.removeprefix(p) for p in places if value.startswith(f"{p}/")), value)
+    return value
+
+
+def _flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; lists are values."""
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _flat(value, f"{path}.{key}".lstrip("."))
+    else:
+        yield path, node

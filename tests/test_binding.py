@@ -1,0 +1,110 @@
+"""Keys and values against signatures: what is not what the code asks for, in words."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Gt
+
+from stabledrl.binding import locate, value_faults, walk
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        # a whole number is written as one
+        (8, int, ""),
+        (8.0, int, "x=8.0: should be of type int"),
+        ("8", int, "x='8': should be of type int"),
+        (True, int, "x=True: should be of type int"),
+        (8.0, Annotated[int, Gt(0)] | None, "x=8.0: should be of type int"),
+        (8.5, int, "x=8.5: should be a valid integer, got a number with a fractional part"),
+        # a float may be written without a point
+        (8, float, ""),
+        (8.0, float, ""),
+        ("8", float, "x='8': should be of type float"),
+        (True, float, "x=True: should be of type float"),
+        # where both are meant, both may stand
+        (8.0, int | float, ""),
+        ("8", int | str, ""),
+        (True, bool | int, ""),
+        (1, bool, "x=1: should be of type bool"),
+        ("true", bool, "x='true': should be of type bool"),
+        (2, Literal[1, 2], ""),
+        # inside containers
+        ([1, 2], tuple[int, ...], ""),
+        ([1, 2.0], tuple[int, ...], "x[1]=2.0: should be of type int"),
+        ([1, 2.0], list[float], ""),
+        ({"a": "3"}, Mapping[str, int], "x.a='3': should be of type int"),
+    ],
+    ids=str,
+)
+def test_numbers_are_what_they_are_written_as(value, annotation, expected):
+    assert "; ".join(str(fault) for fault in value_faults("x", value, annotation)) == expected
+
+
+def test_annotations_yaml_cannot_meet_are_left_alone():
+    from torch import Tensor
+
+    assert list(value_faults("x", 1, Tensor)) == []
+    assert list(value_faults("x", 1, Tensor | None)) == []
+    assert [str(fault) for fault in value_faults("x", "a", Tensor | float)]
+
+
+def told(path: str, target: str, **settings: Any) -> str:
+    return "\n".join(str(fault) for fault in walk(path, {"_target_": target, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"precision": "bf16-mixed", "gradient_clip_val": 1.0, "strategy": "ddp"}, ""),
+        ({"acumulate_grad_batches": 2}, "did you mean 'accumulate_grad_batches'?"),
+        ({"precision": "bf17"}, "precision='bf17'"),
+        ({"max_epochs": "many"}, "max_epochs='many': should be a valid integer"),
+        ({"max_epochs": 3.0}, "max_epochs=3.0: should be of type int"),
+    ],
+)
+def test_a_third_party_class_is_checked_too(settings, expected):
+    found = told("trainer", "lightning.pytorch.Trainer", **settings)
+    assert expected in found
+    assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"epsilon": -1}, "clipping.epsilon=-1: should be greater than 0"),
+        ({"epsilonn": 1}, "did you mean 'epsilon'?"),
+        ({"epsilon": 4}, ""),
+    ],
+)
+def test_a_real_clipping(settings, expected):
+    target = "stabledrl.functional.clipping.unconditional"
+    found = told("clipping", target, _partial_=True, **settings)
+    assert expected in found
+    assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "expected"),
+    [
+        ("pretrain", {"batch_size": 64, "steps_per_epoch": 100}, ""),
+        ("pretrain", {"batch_size": 0, "steps_per_epoch": 100}, "job.batch_size=0: should be gr"),
+        ("pretrain", {"batch_size": 64, "steps_per_epoch": -1}, "job.steps_per_epoch=-1: should"),
+        ("pretrain", {"batch_size": 64.0, "steps_per_epoch": 1}, "batch_size=64.0: should be of"),
+        ("evaluate", {"split": "test", "prompts": 8, "k": 4.0}, "job.k=4.0: should be of type"),
+    ],
+)
+def test_numbers_of_jobs(target, settings, expected):
+    node = {"_target_": f"stabledrl.jobs.{target}.{target}", **settings}
+    found = [str(fault) for fault in walk("job", node, frozenset({"cfg"}))]
+    assert len(found) == bool(expected)
+    assert expected in "".join(found)
+
+
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    (tmp_path / "needs_another.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(LookupError, match="needs the package 'not_installed_anywhere'"):
+        locate("needs_another.Thing")

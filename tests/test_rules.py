@@ -1,0 +1,203 @@
+"""Rules across groups: what each refuses, in which words, and what it lets pass."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from stabledrl.jobs.pretrain import pretrain
+from stabledrl.jobs.train import train
+from stabledrl.rules import RULES
+
+FAKE = "tests.fake_components"
+FUNCTIONS = "stabledrl.functional"
+SAMPLER = {"sampler.length": 16, "sampler.block_length": 4, "sampler.steps": 8}
+PHASE = {
+    "rollout.prompts_per_phase": 8,
+    "rollout.prompts_per_batch": 2,
+    "trainer.accumulate_grad_batches": 1,
+}
+STEP = {"normalization._target_": f"{FAKE}.normalize_step", "trainer.accumulate_grad_batches": 1}
+BLOCKS = {
+    "masking.pattern._target_": f"{FAKE}.BlockRandom",
+    "estimator._target_": f"{FAKE}.Elbo",
+}
+
+
+def told(settings: dict[str, Any]) -> list[str]:
+    """Lines of all rules about a configuration given by dotted keys."""
+    cfg: dict[str, Any] = {}
+    for path, value in settings.items():
+        node = cfg
+        *parents, leaf = path.split(".")
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[leaf] = value
+    return [line for rule in RULES for line in rule(cfg)]
+
+
+@pytest.mark.parametrize("settings", [SAMPLER, PHASE, STEP, BLOCKS, {}], ids=str)
+def test_what_the_cases_below_change_is_accepted(settings):
+    assert told(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rollout.group_size": 1}, ["rollout.group_size=1: G=1 gives no advantage"]),
+        (SAMPLER | {"sampler.block_length": 3}, ["sampler.length=16", "sampler.block_length=3"]),
+        (SAMPLER | {"sampler.steps": 6}, ["sampler.steps=6", "block_length=4", "4 blocks"]),
+        (SAMPLER | {"sampler.steps": 32}, ["sampler.steps=32 is more than sampler.length=16"]),
+        (SAMPLER | {"task.fixed_length": 17}, ["sampler.length=16 is too short", "=17 tokens"]),
+        (PHASE | {"rollout.prompts_per_batch": 3}, ["prompts_per_phase=8", "per_batch=3"]),
+        (PHASE | {"trainer.accumulate_grad_batches": 3}, ["prompts_per_phase=8", "batches=3"]),
+        (
+            STEP | {"trainer.accumulate_grad_batches": 2},
+            ["normalization=normalize_step", "trainer.accumulate_grad_batches=2 must be 1"],
+        ),
+        (BLOCKS | {"estimator._target_": f"{FAKE}.Coupled"}, ["BlockRandom", "Coupled"]),
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_fit_are_refused(settings, words):
+    (line,) = told(settings)
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "minimum"),
+    [
+        ("trainer.max_epochs", 0, 1),
+        ("trainer.max_epochs", -1, 1),
+        ("trainer.check_val_every_n_epoch", 0, 1),
+        ("trainer.accumulate_grad_batches", 0, 1),
+        ("trainer.gradient_clip_val", -0.5, 0),
+        ("optimizer.lr", -1e-3, 0),
+        ("optimizer.lr", float("nan"), 0),
+    ],
+)
+def test_numbers_out_of_range_are_refused(path, value, minimum):
+    assert told({path: value}) == [f"{path}={value}: should be at least {minimum}"]
+    assert told({path: minimum}) == told({path: None}) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "devices", "count"),
+    [
+        ({"trainer.devices": 8}, "8", 8),
+        ({"trainer.devices": "2"}, "2", 2),
+        ({"trainer.devices": "0,3"}, "0,3", 2),
+        ({"trainer.devices": [0, 1, 2]}, "[0, 1, 2]", 3),
+        ({"trainer.devices": "auto", "trainer.accelerator": "gpu"}, "auto", 4),
+        ({"trainer.devices": -1}, "-1", 4),
+    ],
+    ids=str,
+)
+def test_several_processes_are_refused(monkeypatch, settings, devices, count):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert told(settings) == [
+        f"trainer.devices={devices}: {count} processes would all train on the same phases, "
+        "several are not supported yet: set trainer.devices=1"
+    ]
+
+
+def test_several_nodes_are_refused():
+    (line,) = told({"trainer.devices": 2, "trainer.num_nodes": 3})
+    assert "6 processes" in line
+    assert line.endswith("set trainer.devices=1 and trainer.num_nodes=1")
+
+
+@pytest.mark.parametrize("devices", [1, "1", [3], "3,", "auto"])
+def test_one_process_is_accepted(devices):
+    assert told({"trainer.devices": devices, "trainer.accelerator": "cpu"}) == []
+
+
+# By hand, for a completion of n tokens: ℓ is Σ log p at ratio=sequence and Σ log p / n at
+# per_token. The published losses are means over tokens, c·ℓ ∝ (Σ log p)/n, or sums over them:
+# sequence_token_mean  Z = G·n            c·ℓ ∝ ℓ/n    needs Σ log p      (GRPO)
+# fixed_length         Z = G·R            c·ℓ ∝ ℓ/R    needs Σ log p      (Dr.GRPO)
+# token                Z = Σ_j n_j        c·ℓ ∝ ℓ/Σn   needs Σ log p      (DAPO, d1)
+# length_weighted      Z = Σ_j n_j / n    c·ℓ ∝ ℓ·n/Σn needs Σ log p / n  (SPG)
+SUMMED = ("sequence_token_mean", "fixed_length", "token")
+ANY = ("group", "self_normalized", "batch_self", "unnormalized")
+
+
+@pytest.mark.parametrize("level", ["sequence", "per_token", "token"])
+@pytest.mark.parametrize("name", [*SUMMED, *ANY, "length_weighted"])
+def test_a_normalization_goes_with_the_score_of_its_formula(name, level):
+    lines = told(
+        {
+            "normalization._target_": f"{FUNCTIONS}.normalization.{name}",
+            "ratio.score._target_": f"{FUNCTIONS}.ratio.{level}_score",
+        }
+    )
+    if name in SUMMED and level == "per_token":
+        assert lines == [
+            f"normalization={name} is for scores summed over tokens, ratio.score=per_token_score "
+            "gives scores per token: take ratio=sequence or normalization=group"
+        ]
+    elif name == "length_weighted" and level != "per_token":
+        assert lines == [
+            f"normalization=length_weighted is for scores per token, ratio.score={level}_score "
+            "gives scores summed over tokens: take ratio=per_token or normalization=group"
+        ]
+    else:
+        assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("confidence", "accepted"),
+    [
+        # p in [0, 1]; p(best) − p(second) in [0, 1] too, and above t only where p is
+        ("token_probability", True),
+        ("top_margin", True),
+        # a uniform number; −entropy, never above a threshold, which is positive
+        ("random_order", False),
+        ("negative_entropy", False),
+    ],
+)
+def test_a_threshold_needs_a_confidence_it_can_be_compared_with(confidence, accepted):
+    target = {"sampler.confidence._target_": f"{FUNCTIONS}.decoding.{confidence}"}
+    line = (
+        f"sampler.threshold=0.9 means nothing to sampler.confidence={confidence}, which is no "
+        "probability: set sampler.threshold=null"
+    )
+    assert told(target | {"sampler.threshold": 0.9}) == ([] if accepted else [line])
+    assert told(target | {"sampler.threshold": None}) == []
+    assert told({"sampler.threshold": 0.9}) == []  # a sampler with a confidence of its own
+
+
+def test_enumeration_refuses_long_completions():
+    exact = {"estimator._target_": "stabledrl.estimators.exact.Exact"}
+    assert told(exact | {"sampler.length": 16}) == []
+    assert told(exact | {"sampler.length": 17}) == [
+        "sampler.length=17 is too long for estimator=Exact, which takes at most 16 tokens: "
+        "shorten it or take another estimator"
+    ]
+
+
+@pytest.mark.parametrize("job", [train, pretrain])
+def test_a_metric_the_job_does_not_measure_is_refused(job):
+    target = {"job._target_": f"{job.__module__}.{job.__name__}"}
+    assert told(target | {"optimized_metric": "val/solvd"}) == [
+        "optimized_metric=val/solvd: the job does not measure it; did you mean 'val/solved'?"
+    ]
+    assert told(target | {"optimized_metric": "zzz"}) == [
+        "optimized_metric=zzz: the job does not measure it; take one of val/reward, val/solved"
+    ]
+    for name in ("val/solved", "val/reward", None):
+        assert told(target | {"optimized_metric": name}) == []
+    # a job that states nothing: not checked
+    assert told({"job._target_": f"{FAKE}.job", "optimized_metric": "mine"}) == []
+
+
+def test_a_checkpoint_is_refused_where_nothing_goes_on_from_it(tmp_path):
+    path = tmp_path / "a.ckpt"
+    path.touch()
+    evaluate = {"job._target_": "stabledrl.jobs.evaluate.evaluate", "ckpt_path": str(path)}
+    assert told(evaluate) == [
+        f"ckpt_path={path}: job=evaluate takes no checkpoint; name the model that a run left: "
+        "model.path=<run>/model"
+    ]
+    assert told(evaluate | {"ckpt_path": None}) == []
+    assert told(evaluate | {"job._target_": "stabledrl.jobs.train.train"}) == []
