@@ -26,9 +26,9 @@ def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
         if node is None:
             continue
         try:
-            logger = build(node)
+            logger = build(node, **wandb_labels(node, directory))
             if isinstance(logger, WandbLogger):
-                start_wandb(logger, cfg, directory)
+                start_wandb(logger, cfg)
             loggers.append(logger)
         except Exception as error:  # whatever a logger dies of, the run goes on
             cause = error.__cause__ or error  # Hydra wraps what a constructor raises
@@ -46,8 +46,25 @@ def quieten_wandb(directory: Path) -> None:
         os.environ.setdefault(name, str(directory / "wandb"))
 
 
-def start_wandb(logger: WandbLogger, cfg: DictConfig, directory: Path) -> None:
-    """Open the run with its configuration, choices, group and name."""
+def wandb_labels(node: DictConfig, directory: Path) -> dict[str, str]:
+    """Name, group and job type of a W&B run, where the configuration leaves them open."""
+    target = str(node.get("_target_"))
+    if not target.endswith(".WandbLogger"):
+        return {}
+    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    parts = [choices[group] for group in ("algorithm", "task", "model") if group in choices]
+    # the end of a directory tells runs apart: two levels in a sweep, three elsewhere
+    depth = 2 if choices.get("sweeps") else 3
+    labels = {
+        "name": "/".join(directory.parts[-depth:]),
+        "group": choices.get("sweeps") or "-".join(parts) or directory.parent.name,
+        "job_type": str(choices.get("job", "")),
+    }
+    return {key: value for key, value in labels.items() if value and node.get(key) is None}
+
+
+def start_wandb(logger: WandbLogger, cfg: DictConfig) -> None:
+    """Open the run with its configuration and choices."""
     import wandb
 
     # from here on it is silent, if it is to be

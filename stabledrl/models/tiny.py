@@ -90,10 +90,22 @@ def load(path: str) -> Policy:
         if not (folder / name).is_file():
             raise ValueError(f"model.path={path}: there is no {name} in it")
     try:
-        backbone = LlamaForCausalLM.from_pretrained(folder, use_safetensors=True)
+        backbone, found = LlamaForCausalLM.from_pretrained(
+            folder, use_safetensors=True, output_loading_info=True
+        )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise ValueError(f"model.path={path}: {error}") from error
+    for kind in ("missing", "unexpected"):
+        names = sorted(found[f"{kind}_keys"])
+        if names:
+            raise ValueError(
+                f"model.path={path}: {len(names)} {kind} weights in model.safetensors, "
+                f"{names[0]} first; it belongs to another config.json"
+            )
+    for token in ("mask_token", "eos_token", "pad_token"):
+        if getattr(tokenizer, token) is None:
+            raise ValueError(f"model.path={path}: its tokenizer has no {token}")
     return assemble(backbone.float(), tokenizer)
 
 

@@ -57,6 +57,8 @@ class PolicyModule(pl.LightningModule):
     """What reinforcement learning and supervision share: optimiser, validation, logging of steps.
 
     history: every validation so far, by optimiser step. seconds: wall time by part.
+    computed: by name, what the current update came from, in the order of computation; the guard
+    looks there for what broke first.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class PolicyModule(pl.LightningModule):
         self.validation = validation
         self.history: list[dict[str, float]] = []
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.computed: list[tuple[str, Tensor]] = []
+        self._gradient_norm = torch.tensor(0.0)
         self._optimizer = optimizer
         self._schedule = schedule
 
@@ -120,10 +124,15 @@ class PolicyModule(pl.LightningModule):
         """Frozen dataclasses are rebuilt rather than written into."""
         return to_device(batch, device)
 
+    def on_after_backward(self) -> None:
+        """The gradient's norm, here because the guard may drop the gradient before it is logged."""
+        gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
+        self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+
     def log_step(self, metrics: dict[str, Tensor], optimizer: Optimizer) -> None:
         """Log one row of an optimiser step: the metrics, the learning rate, the gradient norm."""
-        gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
-        metrics["train/grad_norm"] = torch.nn.utils.get_total_norm(gradients)
+        self.computed = []
+        metrics["train/grad_norm"] = self._gradient_norm
         metrics["train/learning_rate"] = torch.tensor(optimizer.param_groups[0]["lr"])
         self.log_dict(metrics, on_step=True, on_epoch=False, batch_size=1)
 
@@ -175,6 +184,13 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         output = self.collector.algorithm.loss(self.policy, batch)
         self._parts.append(dict(output.metrics))
+        self.computed += [
+            ("old likelihood", batch.old.value),
+            *([("reference likelihood", batch.reference.value)] if batch.reference else []),
+            # of the new likelihood against the old one
+            ("log-ratio", output.metrics["train/ratio/log_std"]),
+            ("loss", output.loss.detach()),
+        ]
         return output.loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:

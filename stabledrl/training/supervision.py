@@ -86,6 +86,7 @@ class SupervisedModule(PolicyModule):
         likelihood = self.curriculum.estimator(self.policy, sequences, corruption)
         loss = -(likelihood.score / sequences.length).mean()
         self._losses.append(loss.detach())
+        self.computed += [("likelihood", likelihood.value.detach()), ("loss", loss.detach())]
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:

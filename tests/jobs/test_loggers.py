@@ -3,13 +3,15 @@
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import wandb
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from stabledrl.jobs.loggers import build_loggers, close_loggers, quieten_wandb
+from stabledrl.jobs.loggers import build_loggers, close_loggers, quieten_wandb, wandb_labels
 from stabledrl.jobs.train import train
 from stabledrl.training.metrics_file import MetricsFile
 from tests.training.small_runs import small
@@ -107,7 +109,36 @@ def test_offline_the_run_knows_its_configuration(tmp_path, caplog):
     assert [type(logger) for logger in loggers] == [WandbLogger, MetricsFile]
     run = loggers[0].experiment
     assert (run.config["seed"], run.config["logger"]["wandb"]["offline"]) == (3, True)
+    assert run.name == "/".join(tmp_path.parts[-3:])
+    assert run.group == tmp_path.parent.name
     loggers[0].log_metrics({"a": float("nan"), "b": float("inf")}, 1)
     close_loggers()
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert "is off" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("choices", "node", "expected"),
+    [
+        (
+            {"job": "train", "algorithm": "grpo", "task": "sudoku", "model": "tiny"},
+            {},
+            {"name": "train/grpo-s0/12-00", "group": "grpo-sudoku-tiny", "job_type": "train"},
+        ),
+        (
+            {"job": "train", "algorithm": "grpo", "sweeps": "seeds"},
+            {},
+            {"name": "grpo-s0/12-00", "group": "seeds", "job_type": "train"},
+        ),
+        ({"job": "train"}, {"name": "mine", "group": "ours", "job_type": "x"}, {}),
+    ],
+)
+def test_a_run_is_named_and_grouped(monkeypatch, choices, node, expected):
+    context = OmegaConf.create({"runtime": {"choices": choices}})
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(HydraConfig, "get", lambda: context)
+    wandb = OmegaConf.create({"_target_": "lightning.pytorch.loggers.WandbLogger", **node})
+    directory = Path("/out/train/grpo-s0/12-00")
+    assert wandb_labels(wandb, directory) == expected
+    csv = OmegaConf.create({"_target_": "stabledrl.training.metrics_file.MetricsFile"})
+    assert wandb_labels(csv, directory) == {}

@@ -2,6 +2,8 @@
 
 import copy
 import logging
+from dataclasses import replace
+from math import isfinite
 
 import lightning.pytorch as pl
 import pytest
@@ -74,8 +76,37 @@ def test_an_update_that_is_not_finite_changes_nothing(tmp_path, caplog, batch, f
     counted = [float(row["guard/nonfinite_updates"]) for row in rows(tmp_path)]
     assert counted == [float(step >= batch) for step in range(4)]
     [record] = [r for r in caplog.records if r.name.startswith("stabledrl")]
+    # the loss is broken on its way out of the module, where nothing is remembered of it
     assert f"update {batch} skipped: the gradient of policy.backbone" in record.getMessage()
+    norms = [float(row["train/grad_norm"]) for row in rows(tmp_path)]
+    assert [isfinite(norm) for norm in norms] == [step != batch for step in range(4)]
     assert all(value.isfinite().all() for value in learner.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [("old", "old likelihood"), ("policy", "log-ratio"), ("reward", "loss")],
+)
+def test_what_broke_first_is_named(caplog, broken, named):
+    learner, guard = module(), Guard()
+    whole = learner.training_step
+
+    def training_step(*arguments):
+        batch, index = arguments
+        if broken == "old":
+            old = replace(batch.old, value=batch.old.value * float("nan"))
+            batch = replace(batch, old=old)
+        if broken == "policy":
+            with torch.no_grad():
+                next(learner.policy.parameters()).mul_(float("nan"))
+        if broken == "reward":
+            batch = replace(batch, advantage=batch.advantage * float("inf"))
+        return whole(batch, index)
+
+    learner.training_step = training_step  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        trainer(guard).fit(learner)
+    assert f"update 0 skipped: the {named} is not finite" in caplog.text
 
 
 def test_one_broken_batch_of_an_accumulated_update_skips_the_whole_update():

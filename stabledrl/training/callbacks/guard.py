@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 class Guard(pl.Callback):
     """Skips an optimiser step whose gradient is not finite: weights and moments stay bitwise.
 
-    Logs `guard/nonfinite_updates`, the number skipped so far, and names the first parameter.
+    Logs `guard/nonfinite_updates`, the number skipped so far, and names what broke first: one of
+    the module's `computed` quantities, or else the gradient of a parameter.
     """
 
     def __init__(self) -> None:
@@ -31,11 +32,12 @@ class Guard(pl.Callback):
         ]
         if broken:
             self.skipped += 1
+            computed = getattr(pl_module, "computed", [])
+            first = [name for name, value in computed if not torch.isfinite(value).all()]
             log.warning(
-                "update %d skipped: the gradient of %s and %d other parameters is not finite",
+                "update %d skipped: the %s is not finite",
                 trainer.global_step,
-                broken[0],
-                len(broken) - 1,
+                first[0] if first else f"gradient of {broken[0]}",
             )
             for parameter in pl_module.parameters():
                 parameter.grad = None
