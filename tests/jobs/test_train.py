@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.training.small_runs import rows
 
 SMOKE = ("experiment=smoke", "trainer.max_epochs=4", "extras.threads=1")
-RUN = "train/stabledrl-sudoku-tiny_sudoku-s0"
+RUN = "train/stabledrl_positive-sudoku-tiny_sudoku-s0"
 
 
 def command(folder: Path, *overrides: str) -> subprocess.Popen[str]:
