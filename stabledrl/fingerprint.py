@@ -78,7 +78,8 @@ def _without(value: Any, places: list[str]) -> Any:
     if isinstance(value, list):
         return [_without(item, places) for item in value]
     if isinstance(value, str):
-        return next((value.removeprefix(p) for p in places if value.startswith(f"{p}/")), value)
+        inside = (place for place in places if f"{value}/".startswith(f"{place}/"))
+        return value.removeprefix(next(inside, ""))
     return value
 
 

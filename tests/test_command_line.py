@@ -105,7 +105,9 @@ def test_faults_are_listed_together(run):
 def test_a_run_leaves_its_log_and_config(run, tmp_path):
     done = run("seed=3")
     assert (done.returncode, done.stderr) == (0, "")
-    [summary] = tmp_path.glob("outputs/train/stabledrl_positive-sudoku-tiny_sudoku-s3/*/summary.json")
+    [summary] = tmp_path.glob(
+        "outputs/train/stabledrl_positive-sudoku-tiny_sudoku-s3/*/summary.json"
+    )
     assert (summary.parent / ".hydra" / "config.yaml").exists()
     assert (summary.parent / "run.log").exists()
     assert "=" not in str(summary.relative_to(tmp_path))

@@ -27,7 +27,7 @@ def configuration(*changes: str, root: str = ROOT) -> DictConfig:
             "extras": {"threads": None},
             "logger": {"csv": {"save_dir": "${paths.run_dir}"}},
             "model": {"path": f"{root}/assets/tiny"},
-            "callbacks": {"last": {"dirpath": "${paths.run_dir}/checkpoints"}},
+            "callbacks": {"files": "${paths.run_dir}", "last": "${paths.run_dir}/checkpoints"},
             "trainer": {"max_epochs": 4, "clip": 1.0},
         }
     )
@@ -70,7 +70,7 @@ def test_by_hand():
         "seed": 0,
         "ckpt_path": None,
         "model": {"path": "/assets/tiny"},
-        "callbacks": {"last": {"dirpath": "/checkpoints"}},
+        "callbacks": {"files": "", "last": "/checkpoints"},
         "trainer": {"max_epochs": 4, "clip": 1.0},
     }
 
