@@ -210,9 +210,10 @@ def _converted(path: str, value: Any, seen: Any) -> Iterator[Fault]:
     if isinstance(value, list) and isinstance(seen, list | tuple):
         for index, (item, read) in enumerate(zip(value, seen, strict=True)):
             yield from _converted(f"{path}[{index}]", item, read)
-    elif isinstance(value, Mapping) and isinstance(seen, Mapping):
-        for key, read in seen.items():
-            yield from _converted(f"{path}.{key}", value.get(key, read), read)
+    elif isinstance(value, Mapping):
+        read = seen if isinstance(seen, Mapping) else getattr(seen, "__dict__", {})  # a dataclass
+        for key in filter(read.__contains__, value):
+            yield from _converted(f"{path}.{key}", value[key], read[key])
     elif type(seen) in NUMBERS and (type(value), type(seen)) not in UNCHANGED:
         yield Fault(f"{path}={value!r}", f"should be of type {type(seen).__name__}")
 
@@ -222,10 +223,23 @@ def _sentences(error: ValidationError, value: Any) -> Iterator[tuple[str, str]]:
     entries = error.errors()
     if isinstance(value, Mapping | list):
         for entry in entries:
-            place = "".join(f"[{part}]" for part in entry["loc"] if isinstance(part, int))
-            yield f"{place}={entry['input']!r}", sentence(entry)
+            yield f"{_place(entry['loc'], value)}={entry['input']!r}", sentence(entry)
     else:
         yield f"={value!r}", " or ".join(dict.fromkeys(sentence(entry) for entry in entries))
+
+
+def _place(location: tuple[int | str, ...], value: Any) -> str:
+    """Keys and indices of pydantic's location, as `.key` and `[index]`.
+
+    What is in the location and not in the value is pydantic's own: the member of a union it tried.
+    """
+    place = ""
+    for part in location:
+        if isinstance(value, list) and isinstance(part, int):
+            place, value = f"{place}[{part}]", value[part]
+        elif isinstance(value, Mapping) and part in value:
+            place, value = f"{place}.{part}", value[part]
+    return place
 
 
 def sentence(entry: Mapping[str, Any]) -> str:

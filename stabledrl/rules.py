@@ -24,6 +24,7 @@ MINIMA = (
     ("trainer.accumulate_grad_batches", 1),
     ("trainer.gradient_clip_val", 0),
     ("optimizer.lr", 0),
+    ("optimizer.weight_decay", 0),
 )
 # What a score can be, in words, and the ratio that gives it.
 SCORES = {

@@ -1,12 +1,22 @@
 """Keys and values against signatures: what is not what the code asks for, in words."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import Gt
 
 from stabledrl.binding import locate, value_faults, walk
+
+FRACTION = "got a number with a fractional part"
+
+
+@dataclass
+class Part:
+    """A value with a name inside a container, as `task.rewards` has them."""
+
+    weight: float | None = None
 
 
 @pytest.mark.parametrize(
@@ -18,7 +28,7 @@ from stabledrl.binding import locate, value_faults, walk
         ("8", int, "x='8': should be of type int"),
         (True, int, "x=True: should be of type int"),
         (8.0, Annotated[int, Gt(0)] | None, "x=8.0: should be of type int"),
-        (8.5, int, "x=8.5: should be a valid integer, got a number with a fractional part"),
+        (8.5, int, "x=8.5: should be a valid integer, " + FRACTION),
         # a float may be written without a point
         (8, float, ""),
         (8.0, float, ""),
@@ -36,6 +46,21 @@ from stabledrl.binding import locate, value_faults, walk
         ([1, 2.0], tuple[int, ...], "x[1]=2.0: should be of type int"),
         ([1, 2.0], list[float], ""),
         ({"a": "3"}, Mapping[str, int], "x.a='3': should be of type int"),
+        ({"a": {"weight": 1}, "b": {"weight": None}, "c": {}}, dict[str, Part], ""),
+        ({"a": {"weight": True}}, dict[str, Part], "x.a.weight=True: should be of type float"),
+        ({"a": {"weight": "1"}}, dict[str, Part], "x.a.weight='1': should be of type float"),
+        # refused by pydantic itself: the place is the user's, not the tried member of a union
+        (
+            {"a": [1, 2.5]},
+            dict[str, list[int]],
+            "x.a[1]=2.5: should be a valid integer, " + FRACTION,
+        ),
+        (
+            [{"a": 2.5}],
+            list[str | dict[str, int]],
+            "x[0]={'a': 2.5}: should be a valid string; "
+            "x[0].a=2.5: should be a valid integer, " + FRACTION,
+        ),
     ],
     ids=str,
 )
@@ -86,21 +111,41 @@ def test_a_real_clipping(settings, expected):
     assert bool(expected) == bool(found)
 
 
+PRETRAIN = {
+    "_target_": "stabledrl.jobs.pretrain.pretrain",
+    "batch_size": 64,
+    "steps_per_epoch": 100,
+}
+EVALUATE = {
+    "_target_": "stabledrl.jobs.evaluate.evaluate",
+    "split": "test",
+    "prompts": 8,
+    "k": 4,
+}
+
+
 @pytest.mark.parametrize(
-    ("target", "settings", "expected"),
+    ("job", "changes", "expected"),
     [
-        ("pretrain", {"batch_size": 64, "steps_per_epoch": 100}, ""),
-        ("pretrain", {"batch_size": 0, "steps_per_epoch": 100}, "job.batch_size=0: should be gr"),
-        ("pretrain", {"batch_size": 64, "steps_per_epoch": -1}, "job.steps_per_epoch=-1: should"),
-        ("pretrain", {"batch_size": 64.0, "steps_per_epoch": 1}, "batch_size=64.0: should be of"),
-        ("evaluate", {"split": "test", "prompts": 8, "k": 4.0}, "job.k=4.0: should be of type"),
+        (PRETRAIN, {}, []),
+        (PRETRAIN, {"batch_size": 0}, ["job.batch_size=0: should be greater than 0"]),
+        (PRETRAIN, {"batch_size": 64.0}, ["job.batch_size=64.0: should be of type int"]),
+        (PRETRAIN, {"steps_per_epoch": -1}, ["job.steps_per_epoch=-1: should be greater than 0"]),
+        (EVALUATE, {}, []),
+        (EVALUATE, {"k": 4.0}, ["job.k=4.0: should be of type int"]),
+        (EVALUATE, {"k": True}, ["job.k=True: should be of type int"]),
+        (EVALUATE, {"k": -1}, ["job.k=-1: should be greater than or equal to 0"]),
+        (
+            EVALUATE,
+            {"promts": 8},
+            ["job.promts: stabledrl.jobs.evaluate.evaluate: unknown key; did you mean 'prompts'?"],
+        ),
     ],
+    ids=str,
 )
-def test_numbers_of_jobs(target, settings, expected):
-    node = {"_target_": f"stabledrl.jobs.{target}.{target}", **settings}
-    found = [str(fault) for fault in walk("job", node, frozenset({"cfg"}))]
-    assert len(found) == bool(expected)
-    assert expected in "".join(found)
+def test_keys_of_jobs(job, changes, expected):
+    found = walk("job", job | changes, frozenset({"cfg"}))
+    assert [str(fault) for fault in found] == expected
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

@@ -74,6 +74,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, words):
         ("trainer.gradient_clip_val", -0.5, 0),
         ("optimizer.lr", -1e-3, 0),
         ("optimizer.lr", float("nan"), 0),
+        ("optimizer.weight_decay", -0.01, 0),
     ],
 )
 def test_numbers_out_of_range_are_refused(path, value, minimum):

@@ -20,7 +20,8 @@ class Exact:
     """The order-averaged ELBO or the exact log-likelihood, in nats, from 2^L forward passes.
 
     target: which of the two, a function of the log-probabilities of all subsets
-    (`functional.enumeration`). rows: forward batch size; memory only.
+    (`functional.enumeration`). rows: masks of one completion in a forward pass; the result does not
+    depend on it, memory does, except where a gradient keeps the activations of all 2^L anyway.
     longest_completion: counted tokens at most.
     """
 
