@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -38,9 +39,10 @@ def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
 
 
 def quieten_wandb(directory: Path) -> None:
-    """No home directory, no chatter, no long waiting; what the user has set is left alone."""
+    """No home directory, chatter, reports or long waits; what the user has set is left alone."""
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_DISABLE_CODE", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own faults, sent to its makers
     os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")  # seconds until an online run is given up
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         os.environ.setdefault(name, str(directory / "wandb"))
@@ -51,10 +53,11 @@ def wandb_labels(node: DictConfig, directory: Path) -> dict[str, str]:
     target = str(node.get("_target_"))
     if not target.endswith(".WandbLogger"):
         return {}
-    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    context = HydraConfig.get() if HydraConfig.initialized() else None
+    choices = context.runtime.choices if context else {}
     parts = [choices[group] for group in ("algorithm", "task", "model") if group in choices]
-    # the end of a directory tells runs apart: two levels in a sweep, three elsewhere
-    depth = 2 if choices.get("sweeps") else 3
+    # the end of a directory tells runs apart: two levels in a multirun, three elsewhere
+    depth = 2 if context and context.mode == RunMode.MULTIRUN else 3
     labels = {
         "name": "/".join(directory.parts[-depth:]),
         "group": choices.get("sweeps") or "-".join(parts) or directory.parent.name,

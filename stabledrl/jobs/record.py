@@ -32,6 +32,9 @@ THIRD_PARTY_WARNINGS = (
     r"Your `IterableDataset` has `__len__` defined",  # on purpose: no fetching ahead
     r"The '\w+_dataloader' does not have many workers",  # a phase is collected by the policy itself
     r"Checkpoint directory .* exists and is not empty",  # a resumed run goes on where it was
+    # with ckpt_path=<file of another run> the best checkpoint is looked for anew, as it should be
+    r"The dirpath has changed from",
+    r"Be aware that when using `ckpt_path`, callbacks used to create the checkpoint",
 )
 
 
@@ -91,6 +94,7 @@ def quieten_libraries() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
         logging.getLogger(name).handlers.clear()
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # weights that do not fit are ours to report
     for message in THIRD_PARTY_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
 

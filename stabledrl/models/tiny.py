@@ -5,12 +5,12 @@ The same native class and the same code path as an 8B checkpoint, small enough f
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt
-from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
@@ -91,22 +91,41 @@ def load(path: str) -> Policy:
             raise ValueError(f"model.path={path}: there is no {name} in it")
     try:
         backbone, found = LlamaForCausalLM.from_pretrained(
-            folder, use_safetensors=True, output_loading_info=True
+            folder, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"model.path={path}: {error}") from error
-    for kind in ("missing", "unexpected"):
-        names = sorted(found[f"{kind}_keys"])
+    except Exception as error:  # broken files make the readers fail in any way
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"model.path={path}: {reason}") from error
+    faults = [*weight_faults(found), *tokenizer_faults(tokenizer, backbone.config.vocab_size)]
+    if faults:
+        raise ValueError(f"model.path={path}: {faults[0]}")
+    return assemble(backbone.float(), tokenizer)
+
+
+def weight_faults(found: Mapping[str, Any]) -> Iterator[str]:
+    """What transformers' loading info says of weights that are not those of config.json."""
+    mismatched = {name for name, *_ in found["mismatched_keys"]}
+    kinds = {
+        "missing": found["missing_keys"] - mismatched,
+        "unexpected": found["unexpected_keys"],
+        "wrongly shaped": mismatched,
+    }
+    for kind, names in kinds.items():
         if names:
-            raise ValueError(
-                f"model.path={path}: {len(names)} {kind} weights in model.safetensors, "
-                f"{names[0]} first; it belongs to another config.json"
+            yield (
+                f"{len(names)} {kind} weights in model.safetensors, {min(names)} first; "
+                "it belongs to another config.json"
             )
+
+
+def tokenizer_faults(tokenizer: PreTrainedTokenizerFast, rows: int) -> Iterator[str]:
+    """Special tokens that a tokenizer lacks, or ids beyond the `rows` of the embedding."""
     for token in ("mask_token", "eos_token", "pad_token"):
         if getattr(tokenizer, token) is None:
-            raise ValueError(f"model.path={path}: its tokenizer has no {token}")
-    return assemble(backbone.float(), tokenizer)
+            yield f"its tokenizer has no {token}"
+    if len(tokenizer) > rows:
+        yield f"its tokenizer has {len(tokenizer)} tokens, its config.json only vocab_size={rows}"
 
 
 def assemble(backbone: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -45,6 +46,9 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"ckpt_path={path}: there is no such file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # torch's own words are about its flags
+        reason = "something else than tensors and plain values is in it"
+        raise UserError(f"ckpt_path={path}: not a readable checkpoint ({reason})") from error
     except Exception as error:  # broken bytes make the reader fail in any way
         raise UserError(f"ckpt_path={path}: not a readable checkpoint ({_brief(error)})") from error
     if not isinstance(content, dict) or not content.keys() >= OURS:

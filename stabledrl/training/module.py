@@ -23,7 +23,7 @@ from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
-from stabledrl.types import Batch, Prompt, Task, to_device
+from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 Schedule = Callable[[int, int], float]
@@ -74,7 +74,7 @@ class PolicyModule(pl.LightningModule):
         self.history: list[dict[str, float]] = []
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.computed: list[tuple[str, Tensor]] = []
-        self._gradient_norm = torch.tensor(0.0)
+        self._gradient_norm: Tensor | None = None
         self._optimizer = optimizer
         self._schedule = schedule
 
@@ -124,15 +124,26 @@ class PolicyModule(pl.LightningModule):
         """Frozen dataclasses are rebuilt rather than written into."""
         return to_device(batch, device)
 
-    def on_after_backward(self) -> None:
-        """The gradient's norm, here because the guard may drop the gradient before it is logged."""
-        gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
-        self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Forget what stands in a written row: Lightning would repeat it until the epoch ends."""
+        every, results = self.trainer.log_every_n_steps, self.trainer._results
+        if results is not None and every and (self.global_step - 1) % every == 0:
+            results.reset(fx="on_before_optimizer_step")
+
+    def gradient_norm(self) -> Tensor:
+        """Norm of the whole gradient of an update, before clipping; for `on_before_optimizer_step`.
+
+        Measured once: the guard, which comes first, may drop the gradient before it is logged.
+        """
+        if self._gradient_norm is None:
+            gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        return self._gradient_norm
 
     def log_step(self, metrics: dict[str, Tensor], optimizer: Optimizer) -> None:
         """Log one row of an optimiser step: the metrics, the learning rate, the gradient norm."""
-        self.computed = []
-        metrics["train/grad_norm"] = self._gradient_norm
+        metrics["train/grad_norm"] = self.gradient_norm()
+        self._gradient_norm, self.computed = None, []
         metrics["train/learning_rate"] = torch.tensor(optimizer.param_groups[0]["lr"])
         self.log_dict(metrics, on_step=True, on_epoch=False, batch_size=1)
 
@@ -184,14 +195,22 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         output = self.collector.algorithm.loss(self.policy, batch)
         self._parts.append(dict(output.metrics))
-        self.computed += [
+        self.computed += self._computed(batch, output)
+        return output.loss
+
+    def _computed(self, batch: Batch, output: LossOutput) -> list[tuple[str, Tensor]]:
+        assert self.last_phase is not None
+        rollout = self.last_phase.rollout
+        return [
+            ("rollout log-likelihood", rollout.completions.log_probability),
+            ("reward", rollout.reward[~rollout.reward.isnan()]),  # NaN is no verdict
+            ("advantage", batch.advantage),
             ("old likelihood", batch.old.value),
             *([("reference likelihood", batch.reference.value)] if batch.reference else []),
             # of the new likelihood against the old one
             ("log-ratio", output.metrics["train/ratio/log_std"]),
             ("loss", output.loss.detach()),
         ]
-        return output.loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the step: means over accumulated batches (extrema of extrema), phase values once."""

@@ -155,6 +155,24 @@ def test_the_saved_policy_is_the_trained_one(straight):
         assert torch.equal(value, trained[f"policy.{name}"])
 
 
+def test_a_checkpoint_of_another_directory_is_gone_on_from_without_alarm(straight, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in (straight / "checkpoints").iterdir()}
+    path = straight / "checkpoints/phase_00002.ckpt"
+    # without the guard whose count is in it, and with another rhythm of validations: warnings are
+    # errors here
+    changes = ("~callbacks.guard", "trainer.check_val_every_n_epoch=4", f"ckpt_path={path}")
+    train(small(tmp_path, *RUN, *changes))
+    updates = [row for row in rows(straight) if "train/loss" in row and int(row["step"]) > 5]
+    found = [row for row in rows(tmp_path) if "train/loss" in row]
+    for row in updates:
+        del row["guard/nonfinite_updates"]
+    assert found == updates
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["best.ckpt", "last.ckpt", "phase_00003.ckpt"]
+    after = {path: path.stat().st_mtime_ns for path in (straight / "checkpoints").iterdir()}
+    assert after == before
+
+
 def test_a_checkpoint_of_another_job_is_refused(straight, tmp_path):
     path = tmp_path / "other.ckpt"
     content = newest(straight)

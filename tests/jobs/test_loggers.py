@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import wandb
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 from stabledrl.jobs.loggers import build_loggers, close_loggers, quieten_wandb, wandb_labels
 from stabledrl.jobs.train import train
 from stabledrl.training.metrics_file import MetricsFile
+from tests.conftest import ROOT
 from tests.training.small_runs import small
 
 
@@ -111,30 +113,52 @@ def test_offline_the_run_knows_its_configuration(tmp_path, caplog):
     assert (run.config["seed"], run.config["logger"]["wandb"]["offline"]) == (3, True)
     assert run.name == "/".join(tmp_path.parts[-3:])
     assert run.group == tmp_path.parent.name
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"  # it would send them even offline
     loggers[0].log_metrics({"a": float("nan"), "b": float("inf")}, 1)
     close_loggers()
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert "is off" not in caplog.text
 
 
+@pytest.mark.parametrize(("name", "expected"), [(None, "a/b/c"), ("mine", "mine")])
+def test_the_shipped_settings_carry_name_and_tags(tmp_path, name, expected):
+    given = {"seed": 3, "name": name, "tags": ["one", "two"], "paths": {"run_dir": str(tmp_path)}}
+    cfg = OmegaConf.create({**given, "logger": OmegaConf.load(ROOT / "conf/logger/wandb.yaml")})
+    [logger] = build_loggers(cfg, Path("/out/a/b/c"))
+    run = logger.experiment
+    assert (run.name, run.tags, run.group) == (expected, ("one", "two"), "b")
+    close_loggers()
+
+
+GRPO = {"job": "train", "algorithm": "grpo", "task": "sudoku", "model": "tiny", "sweeps": None}
+
+
 @pytest.mark.parametrize(
-    ("choices", "node", "expected"),
+    ("mode", "choices", "node", "expected"),
     [
         (
-            {"job": "train", "algorithm": "grpo", "task": "sudoku", "model": "tiny"},
+            RunMode.RUN,
+            GRPO,
             {},
             {"name": "train/grpo-s0/12-00", "group": "grpo-sudoku-tiny", "job_type": "train"},
         ),
         (
-            {"job": "train", "algorithm": "grpo", "sweeps": "seeds"},
+            RunMode.MULTIRUN,
+            GRPO,
+            {},
+            {"name": "grpo-s0/12-00", "group": "grpo-sudoku-tiny", "job_type": "train"},
+        ),
+        (
+            RunMode.MULTIRUN,
+            GRPO | {"sweeps": "seeds"},
             {},
             {"name": "grpo-s0/12-00", "group": "seeds", "job_type": "train"},
         ),
-        ({"job": "train"}, {"name": "mine", "group": "ours", "job_type": "x"}, {}),
+        (RunMode.RUN, GRPO, {"name": "mine", "group": "ours", "job_type": "x"}, {}),
     ],
 )
-def test_a_run_is_named_and_grouped(monkeypatch, choices, node, expected):
-    context = OmegaConf.create({"runtime": {"choices": choices}})
+def test_a_run_is_named_and_grouped(monkeypatch, mode, choices, node, expected):
+    context = OmegaConf.create({"mode": mode, "runtime": {"choices": choices}})
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     monkeypatch.setattr(HydraConfig, "get", lambda: context)
     wandb = OmegaConf.create({"_target_": "lightning.pytorch.loggers.WandbLogger", **node})

@@ -61,8 +61,27 @@ def test_a_tokenizer_needs_its_special_tokens(folder, token):
     assert refusal(folder) == f"its tokenizer has no {token}"
 
 
-def test_weights_of_another_shape_and_broken_files_are_refused(folder):
+def test_a_weight_of_another_shape_is_named(folder):
     rewrite(folder, **{"lm_head.weight": torch.ones(2, 2)})
-    assert refusal(folder)
-    (folder / "model.safetensors").write_bytes(b"no weights")
-    assert refusal(folder)
+    assert "1 wrongly shaped weights in model.safetensors, lm_head.weight" in refusal(folder)
+
+
+def test_a_tokenizer_for_another_model_is_refused(folder):
+    path = folder / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings["model"]["vocab"]["x"] = 24  # four special tokens and twenty characters before it
+    path.write_text(json.dumps(settings))
+    assert refusal(folder) == "its tokenizer has 25 tokens, its config.json only vocab_size=24"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_broken_file_is_refused_in_one_line(folder, name):
+    (folder / name).write_bytes(b"{ no such thing")
+    assert "\n" not in refusal(folder)
+
+
+def test_pickled_weights_are_never_read(folder):
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert refusal(folder) == "there is no model.safetensors in it"

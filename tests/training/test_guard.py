@@ -3,16 +3,18 @@
 import copy
 import logging
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 import lightning.pytorch as pl
 import pytest
 import torch
 
+from stabledrl.penalty import DivergencePenalty
 from stabledrl.training.callbacks.guard import Guard
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import ReinforcementModule
-from tests.training.small_runs import batches_of, module, rows, trainer
+from stabledrl.types import Prompt, RewardOutput
+from tests.training.small_runs import Digits, batches_of, module, rows, trainer
 
 
 class States(pl.Callback):
@@ -76,37 +78,79 @@ def test_an_update_that_is_not_finite_changes_nothing(tmp_path, caplog, batch, f
     counted = [float(row["guard/nonfinite_updates"]) for row in rows(tmp_path)]
     assert counted == [float(step >= batch) for step in range(4)]
     [record] = [r for r in caplog.records if r.name.startswith("stabledrl")]
-    # the loss is broken on its way out of the module, where nothing is remembered of it
-    assert f"update {batch} skipped: the gradient of policy.backbone" in record.getMessage()
+    # the loss is broken on its way out of the module, where nothing is remembered of it;
+    # backpropagation meets the output layer first
+    name = "gradient of policy.backbone.lm_head.weight"
+    assert record.getMessage() == f"update {batch} skipped: the {name} is not finite"
     norms = [float(row["train/grad_norm"]) for row in rows(tmp_path)]
     assert [isfinite(norm) for norm in norms] == [step != batch for step in range(4)]
     assert all(value.isfinite().all() for value in learner.state_dict().values())
 
 
+class Generous(Digits):
+    """Pays one completion in two without bound and has no verdict on the others."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def verify(self, prompt: Prompt, completion: str) -> RewardOutput:
+        self.calls += 1
+        return RewardOutput(inf if self.calls % 2 else None, False)
+
+
+def break_weights(learner: ReinforcementModule) -> None:
+    with torch.no_grad():
+        next(learner.policy.parameters()).mul_(float("nan"))
+
+
+def broken_batch(learner: ReinforcementModule, batch, broken: str):
+    """The batch with one broken quantity."""
+    if broken == "new":
+        break_weights(learner)
+    if broken == "advantage":
+        return replace(batch, advantage=batch.advantage * inf)
+    if broken in ("old", "reference"):
+        likelihood = getattr(batch, broken)
+        return replace(batch, **{broken: replace(likelihood, value=likelihood.value * inf)})
+    return batch
+
+
 @pytest.mark.parametrize(
     ("broken", "named"),
-    [("old", "old likelihood"), ("policy", "log-ratio"), ("reward", "loss")],
+    [
+        ("weights", "rollout log-likelihood"),
+        ("reward", "reward"),
+        ("advantage", "advantage"),
+        ("old", "old likelihood"),
+        ("reference", "reference likelihood"),
+        ("new", "log-ratio"),
+        ("loss", "loss"),
+    ],
 )
 def test_what_broke_first_is_named(caplog, broken, named):
-    learner, guard = module(), Guard()
+    penalty = DivergencePenalty(inf if broken == "loss" else 0.5)
+    learner, guard = module(penalty=penalty), Guard()
     whole = learner.training_step
-
-    def training_step(*arguments):
-        batch, index = arguments
-        if broken == "old":
-            old = replace(batch.old, value=batch.old.value * float("nan"))
-            batch = replace(batch, old=old)
-        if broken == "policy":
-            with torch.no_grad():
-                next(learner.policy.parameters()).mul_(float("nan"))
-        if broken == "reward":
-            batch = replace(batch, advantage=batch.advantage * float("inf"))
-        return whole(batch, index)
-
-    learner.training_step = training_step  # type: ignore[method-assign]
+    if broken == "weights":
+        break_weights(learner)
+    if broken == "reward":
+        learner.collector = replace(learner.collector, task=Generous())
+    learner.training_step = lambda batch, index: whole(  # type: ignore[method-assign]
+        broken_batch(learner, batch, broken), index
+    )
     with caplog.at_level(logging.WARNING):
         trainer(guard).fit(learner)
     assert f"update 0 skipped: the {named} is not finite" in caplog.text
+
+
+def test_finite_gradients_too_large_to_be_squared_are_skipped_too(caplog):
+    learner, states, guard = module(), States(), Guard()
+    poison(learner, 0, 1e36)  # Adam would square them, and never move these weights again
+    with caplog.at_level(logging.WARNING):
+        trainer(states, guard, gradient_clip_val=1.0).fit(learner)
+    assert same(states.seen[0], states.seen[1])
+    assert not same(states.seen[1], states.seen[2])
+    assert "update 0 skipped: the norm of the gradient is not finite" in caplog.text
 
 
 def test_one_broken_batch_of_an_accumulated_update_skips_the_whole_update():

@@ -139,7 +139,28 @@ def test_noise_is_the_spread_of_the_first_update(tmp_path, pairing, accumulation
         assert first["train/ratio/noise_std"] == first["train/ratio/log_max"] == 0
         assert first["train/ratio/mean"] == first["train/ratio/max"] == first["train/ess"] == 1
     assert second["train/ratio/log_std"] > 1e-3  # the weights have moved
-    assert second["train/ratio/noise_std"] == first["train/ratio/noise_std"]  # of the phase
+
+
+def test_what_belongs_to_a_phase_stands_in_its_first_row_only(tmp_path):
+    found = logged(tmp_path, module(batches_of(2)), max_epochs=2, accumulate_grad_batches=2)
+    phase = {"train/reward", "train/solved", "train/ratio/noise_std", "train/rewards/digits/mean"}
+    assert [phase & row.keys() for row in found] == [phase, set(), phase, set()]
+    assert found[0].keys() - found[1].keys() > phase
+    assert {"train/loss", "train/grad_norm", "phase"} < found[1].keys() < found[0].keys()
+
+
+def test_where_few_rows_are_written_none_of_a_phase_is_lost(tmp_path):
+    whole = logged(tmp_path / "whole", module(), max_epochs=2)
+    # updates 0 and 3; the second phase begins with update 2
+    few = logged(tmp_path / "few", module(), max_epochs=2, log_every_n_steps=3)
+    assert [row["step"] for row in few] == [0, 3]
+    assert few == [whole[0], {**whole[2], **whole[3]}]
+
+
+def test_the_progress_bar_and_the_summary_still_know_the_phase():
+    learner, fitter = module(), trainer()
+    fitter.fit(learner)
+    assert fitter.callback_metrics["train/reward"] == learner.last_phase.rollout.reward.mean()
 
 
 def test_validations_are_logged_and_remembered_at_the_updates_made_so_far(tmp_path):

@@ -8,14 +8,15 @@ import lightning.pytorch as pl
 import torch
 from torch.optim import Optimizer
 
+from stabledrl.training.module import PolicyModule
+
 log = logging.getLogger(__name__)
 
 
 class Guard(pl.Callback):
-    """Skips an optimiser step whose gradient is not finite: weights and moments stay bitwise.
+    """Skips an optimiser step whose gradient has no finite norm: weights and moments stay bitwise.
 
-    Logs `guard/nonfinite_updates`, the number skipped so far, and names what broke first: one of
-    the module's `computed` quantities, or else the gradient of a parameter.
+    Logs `guard/nonfinite_updates`, the number skipped so far, and names what broke first.
     """
 
     def __init__(self) -> None:
@@ -25,22 +26,12 @@ class Guard(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Before clipping: without gradients an optimiser changes nothing."""
-        broken = [
-            name
-            for name, parameter in pl_module.named_parameters()
-            if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
-        ]
-        if broken:
+        assert isinstance(pl_module, PolicyModule)
+        if not torch.isfinite(pl_module.gradient_norm()):
             self.skipped += 1
-            computed = getattr(pl_module, "computed", [])
-            first = [name for name, value in computed if not torch.isfinite(value).all()]
-            log.warning(
-                "update %d skipped: the %s is not finite",
-                trainer.global_step,
-                first[0] if first else f"gradient of {broken[0]}",
-            )
-            for parameter in pl_module.parameters():
-                parameter.grad = None
+            broken = broken_first(pl_module)
+            log.warning("update %d skipped: the %s is not finite", trainer.global_step, broken)
+            optimizer.zero_grad()
         pl_module.log("guard/nonfinite_updates", float(self.skipped), on_step=True)
 
     def state_dict(self) -> dict[str, int]:
@@ -50,3 +41,20 @@ class Guard(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Go on counting."""
         self.skipped = state_dict["skipped"]
+
+
+def broken_first(module: PolicyModule) -> str:
+    """Name of the first quantity of an update that is not finite, in the order of computation.
+
+    That is one of the module's `computed`, or else the gradient of a parameter, beginning at the
+    output as backpropagation does, or else their norm: finite numbers too large to be squared.
+    """
+    gradients = [
+        (f"gradient of {name}", parameter.grad)
+        for name, parameter in reversed(list(module.named_parameters()))
+        if parameter.grad is not None
+    ]
+    for name, value in [*module.computed, *gradients]:
+        if not torch.isfinite(value).all():
+            return name
+    return "norm of the gradient"
