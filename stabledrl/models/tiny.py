@@ -90,13 +90,15 @@ def load(path: str) -> Policy:
         if not (folder / name).is_file():
             raise ValueError(f"model.path={path}: there is no {name} in it")
     try:
-        backbone, found = LlamaForCausalLM.from_pretrained(
+        # Any: transformers' annotation forgets the loading info
+        loaded: Any = LlamaForCausalLM.from_pretrained(
             folder, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:  # broken files make the readers fail in any way
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"model.path={path}: {reason}") from error
+    backbone, found = loaded
     faults = [*weight_faults(found), *tokenizer_faults(tokenizer, backbone.config.vocab_size)]
     if faults:
         raise ValueError(f"model.path={path}: {faults[0]}")

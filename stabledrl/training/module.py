@@ -126,8 +126,9 @@ class PolicyModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Forget what stands in a written row: Lightning would repeat it until the epoch ends."""
-        every, results = self.trainer.log_every_n_steps, self.trainer._results
-        if results is not None and every and (self.global_step - 1) % every == 0:
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        results = self.trainer._results
+        if results is not None and every and self.global_step % every == 0:
             results.reset(fx="on_before_optimizer_step")
 
     def gradient_norm(self) -> Tensor:
@@ -195,10 +196,10 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         output = self.collector.algorithm.loss(self.policy, batch)
         self._parts.append(dict(output.metrics))
-        self.computed += self._computed(batch, output)
+        self.computed += self._quantities(batch, output)
         return output.loss
 
-    def _computed(self, batch: Batch, output: LossOutput) -> list[tuple[str, Tensor]]:
+    def _quantities(self, batch: Batch, output: LossOutput) -> list[tuple[str, Tensor]]:
         assert self.last_phase is not None
         rollout = self.last_phase.rollout
         return [

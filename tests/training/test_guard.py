@@ -110,8 +110,8 @@ def broken_batch(learner: ReinforcementModule, batch, broken: str):
     if broken == "advantage":
         return replace(batch, advantage=batch.advantage * inf)
     if broken in ("old", "reference"):
-        likelihood = getattr(batch, broken)
-        return replace(batch, **{broken: replace(likelihood, value=likelihood.value * inf)})
+        whole = getattr(batch, broken)
+        return replace(batch, **{broken: replace(whole, value=whole.value * float("nan"))})
     return batch
 
 
@@ -130,14 +130,17 @@ def broken_batch(learner: ReinforcementModule, batch, broken: str):
 def test_what_broke_first_is_named(caplog, broken, named):
     penalty = DivergencePenalty(inf if broken == "loss" else 0.5)
     learner, guard = module(penalty=penalty), Guard()
-    whole = learner.training_step
     if broken == "weights":
         break_weights(learner)
     if broken == "reward":
         learner.collector = replace(learner.collector, task=Generous())
-    learner.training_step = lambda batch, index: whole(  # type: ignore[method-assign]
-        broken_batch(learner, batch, broken), index
-    )
+    whole = learner.training_step
+
+    def training_step(*arguments):
+        batch, index = arguments
+        return whole(broken_batch(learner, batch, broken), index)
+
+    learner.training_step = training_step  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
         trainer(guard).fit(learner)
     assert f"update 0 skipped: the {named} is not finite" in caplog.text
