@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from omegaconf import DictConfig
 
 from stabledrl.config import build
+from stabledrl.errors import UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.record import Record
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
@@ -30,6 +33,8 @@ def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -
 def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
     """Validate, train (from `ckpt_path` if set), validate, save; returns the optimised metric."""
     checkpoint = find(cfg.ckpt_path, record.directory)
+    if checkpoint is not None:
+        _require_something_left(cfg, *checkpoint)
     loggers = build_loggers(cfg, record.directory)
     module.train()  # from_pretrained hands models over in evaluation mode
     try:
@@ -59,6 +64,15 @@ def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
         close_loggers()
     module.policy.save_pretrained(record.directory / "model")
     return _summarize(cfg, record, module, trainer)
+
+
+def _require_something_left(cfg: DictConfig, path: Path, content: dict[str, Any]) -> None:
+    """UserError for a checkpoint of a longer run than asked for; the end of this one is fine."""
+    epochs, done = cfg.trainer.max_epochs, content["epoch"] + 1  # of Lightning, counted from 0
+    if epochs is not None and done > epochs:
+        raise UserError(
+            f"trainer.max_epochs={epochs}: {path} is after epoch {done}; set at least that many"
+        )
 
 
 def _summarize(

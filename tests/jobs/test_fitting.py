@@ -148,6 +148,15 @@ def test_a_finished_run_can_go_on_for_more_phases(straight, tmp_path):
     equal_runs(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_checkpoint_beyond_the_end_is_refused(straight, tmp_path):
+    path = straight / "checkpoints/phase_00003.ckpt"  # of the fourth phase
+    with pytest.raises(UserError) as refused:
+        train(small(tmp_path, *RUN, "trainer.max_epochs=3", f"ckpt_path={path}"))
+    assert str(refused.value) == (
+        f"trainer.max_epochs=3: {path} is after epoch 4; set at least that many"
+    )
+
+
 def test_the_saved_policy_is_the_trained_one(straight):
     policy = load(str(straight / "model"))
     trained = newest(straight)["state_dict"]
