@@ -57,13 +57,14 @@ def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
                 if isinstance(logger, MetricsFile):
                     logger.resume(content["global_step"])
             trainer.fit(module, ckpt_path=str(path), weights_only=True)
+        final = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if not module.history or module.history[-1]["step"] != module.global_step:
             trainer.validate(module, verbose=False)
         module.seconds["fit"] = time.perf_counter() - start
     finally:
         close_loggers()
     module.policy.save_pretrained(record.directory / "model")
-    return _summarize(cfg, record, module, trainer)
+    return _summarize(cfg, record, module, final)
 
 
 def _require_something_left(cfg: DictConfig, path: Path, content: dict[str, Any]) -> None:
@@ -76,11 +77,10 @@ def _require_something_left(cfg: DictConfig, path: Path, content: dict[str, Any]
 
 
 def _summarize(
-    cfg: DictConfig, record: Record, module: PolicyModule, trainer: pl.Trainer
+    cfg: DictConfig, record: Record, module: PolicyModule, final: dict[str, float]
 ) -> float | None:
-    """summary.json and the panel."""
-    final = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    final |= module.history[-1]  # all there is if the checkpoint was the end of training
+    """summary.json and the panel; final holds the metrics of the last epoch."""
+    final = final | module.history[-1]  # all there is if the checkpoint was the end of training
     solved = [item["val/solved"] for item in module.history]
     optimized = final.get(cfg.optimized_metric)
     metrics = {

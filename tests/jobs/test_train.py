@@ -103,6 +103,7 @@ def test_the_summary_tells_how_it_went(straight):
     assert summary["status"] == "finished"
     assert set(summary["metrics"]) == {"start", "best", "final", "validations"}
     assert summary["optimized_metric"] == summary["metrics"]["final"]["val/solved"]
+    assert {"train/loss", "train/reward", "val/solved"} <= set(summary["metrics"]["final"])
     assert {"rollout", "grading", "validation", "fit", "total"} == set(summary["seconds"])
     assert {"python", "torch", "lightning", "transformers", "wandb"} <= set(summary["versions"])
     assert {"seed", "config_hash", "git_commit", "threads", "machine"} <= set(summary)
