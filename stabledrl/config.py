@@ -91,9 +91,16 @@ def build(node: DictConfig, **arguments: Any) -> Any:
 def _run_directory(choices: Mapping[str, str], time: str, *, _root_: Any) -> str:
     """A new directory, `<family>/<time>`, or with ckpt_path=last that of the run to go on with."""
     family = run_family(_root_.paths.output_dir, choices, _root_.seed)
-    if _root_.ckpt_path == "last":
+    if _root_.ckpt_path != "last":
+        return str(family / time)
+    try:
         return last_directory(family, material(_root_))
-    return str(family / time)
+    except UserError:
+        from stabledrl.rules import checkpoint_is_used  # imports the job: not on the way to --cfg
+
+        for line in checkpoint_is_used(_root_):  # the better reason, and validation comes too late
+            raise UserError(line) from None
+        raise
 
 
 def _current_run_directory(*, _root_: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stabledrl.errors import UserError
-from stabledrl.fingerprint import difference, digest, recorded
+from stabledrl.fingerprint import difference, digest, recorded, without
 
 
 def slug(text: Any) -> str:
@@ -31,9 +31,12 @@ def last_directory(family: Path, settings: Mapping[str, Any]) -> str:
     runs = {path.parent.parent for path in family.glob("*/checkpoints/phase_*.ckpt")}
     hint = ""
     for run in sorted(runs, reverse=True):  # names are times
-        if not (run / "config.yaml").is_file():
+        left = recorded(run / "config.yaml")
+        if left is None:
+            hint = hint or f"; the newest there, {run.name}, has no readable config.yaml"
             continue
-        differs = difference(settings, recorded(run / "config.yaml"))
+        # --cfg --resolve replaces value by value: some may name the run already
+        differs = difference(without(settings, [str(run)]), left)
         if differs is None:
             return str(run)
         key, ours, theirs = differs

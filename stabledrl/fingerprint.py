@@ -25,18 +25,21 @@ def material(cfg: DictConfig) -> dict[str, Any]:
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         if "paths" in cfg:
-            cfg.paths = dict.fromkeys(cfg.paths, "")  # others refer to paths.run_dir
+            cfg.paths.run_dir = ""  # not known yet when it is asked for, and others refer to it
         for key in IMMATERIAL:
             if key != "paths":
                 cfg.pop(key, None)
     return _material(OmegaConf.to_container(cfg, resolve=True), [])
 
 
-def recorded(path: Path) -> dict[str, Any]:
-    """The same of the resolved configuration that a run left as config.yaml."""
-    plain: Any = OmegaConf.to_container(OmegaConf.load(path))
-    places = [place for place in (plain.get("paths") or {}).values() if place]
-    return _material(plain, sorted(places, key=len, reverse=True))
+def recorded(path: Path) -> dict[str, Any] | None:
+    """The same of the resolved configuration that a run left; None if none can be read there."""
+    try:
+        plain: Any = OmegaConf.to_container(OmegaConf.load(path))
+        run_directory = plain["paths"]["run_dir"]
+    except Exception:  # broken text makes the reader fail in any way
+        return None
+    return _material(plain, [run_directory])
 
 
 def resolved_hash(cfg: DictConfig) -> str:
@@ -53,8 +56,9 @@ def digest(value: Any) -> str:
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The first key whose values differ between two configurations, with both; None if none does.
 
-    The number of epochs does not count, since a run may be made longer: a schedule that ends with
-    training is stretched from then on. Nor does the checkpoint that a run began from.
+    The number of epochs does not count, since a run may be made longer: a learning rate that falls
+    to the end of training is then, after the first update, that of a run of the new length. Nor
+    does the checkpoint that a run began from.
     """
     ours, theirs = dict(_flat(one)), dict(_flat(other))
     for key in sorted(ours.keys() | theirs.keys()):
@@ -68,15 +72,15 @@ def _material(plain: Any, places: list[str]) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in IMMATERIAL}
     if kept.get("ckpt_path") == "last":  # a resumed run is the same run
         kept["ckpt_path"] = None
-    return {key: _without(value, [*places, *filter(None, [root])]) for key, value in kept.items()}
+    return without(kept, [place for place in (*places, root) if place])
 
 
-def _without(value: Any, places: list[str]) -> Any:
+def without(value: Any, places: list[str]) -> Any:
     """A plain value in which texts do not begin with one of the places."""
     if isinstance(value, Mapping):
-        return {key: _without(item, places) for key, item in value.items()}
+        return {key: without(item, places) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without(item, places) for item in value]
+        return [without(item, places) for item in value]
     if isinstance(value, str):
         inside = (place for place in places if f"{value}/".startswith(f"{place}/"))
         return value.removeprefix(next(inside, ""))

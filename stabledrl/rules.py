@@ -158,9 +158,9 @@ def masking_is_accepted(cfg: Settings) -> Iterator[str]:
 
 
 def checkpoint_exists(cfg: Settings) -> Iterator[str]:
-    """ckpt_path is null, last or a path that is there."""
+    """ckpt_path is null, last or the path of a file that is there."""
     path = select(cfg, "ckpt_path")
-    if isinstance(path, str) and path != "last" and not os.path.exists(path):
+    if isinstance(path, str) and path != "last" and not os.path.isfile(path):
         yield f"ckpt_path={path}: there is no such file (null, last or a path)"
 
 

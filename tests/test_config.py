@@ -7,7 +7,9 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from stabledrl.command_line import explain
 from stabledrl.config import (
     build,
     print_config,
@@ -137,6 +139,8 @@ def test_an_experiment_chooses_an_algorithm_and_wins_over_it(composed, write):
         (["model={a: 1}"], ["model: needs a `_target_`"]),
         # rules across keys: tests/test_rules.py
         (["ckpt_path=/no/such.ckpt"], ["ckpt_path=/no/such.ckpt: there is no such file"]),
+        (["ckpt_path=best"], ["ckpt_path=best: there is no such file (null, last or a path)"]),
+        (["ckpt_path=/"], ["ckpt_path=/: there is no such file"]),  # a folder is none
     ],
 )
 def test_refused_in_words(faults, overrides, expected):
@@ -186,6 +190,55 @@ def test_all_faults_come_together_and_each_once(faults):
     text = str(ConfigurationError(found))
     assert text.startswith("6 faults in the configuration\n  1. ")
     assert str(ConfigurationError(["one"])) == "one"
+
+
+def run_directory(cfg: DictConfig) -> str:
+    """Where Hydra would put this run, or the line in which the command line tells why not."""
+    run = "${run_directory:{job: train, algorithm: a, task: b, model: c},now}"
+    cfg.hydra = {"run": {"dir": run}}
+    try:
+        return str(cfg.hydra.run.dir)
+    except OmegaConfBaseException as error:
+        return explain(error)
+
+
+def test_last_goes_on_with_the_run_whose_configuration_is_this_one(changed, tmp_path):
+    out = f"paths.output_dir={tmp_path}"
+    family = tmp_path / "train/a-b-c-s0"
+    assert run_directory(changed(out)) == f"{family}/now"
+    (family / "1/checkpoints").mkdir(parents=True)
+    (family / "1/checkpoints/phase_00001.ckpt").touch()
+    left = OmegaConf.to_yaml(changed(out, f"paths.run_dir={family}/1"), resolve=True)
+    (family / "1/config.yaml").write_text(left)
+    assert run_directory(changed(out, "ckpt_path=last")) == f"{family}/1"
+    assert run_directory(changed(out, "ckpt_path=last", "+trainer.max_epochs=9")) == f"{family}/1"
+    assert run_directory(changed(out, "ckpt_path=last", "clipping.epsilon=4.0")) == (
+        f"ckpt_path=last: no run of these settings with a checkpoint in {family}; the newest "
+        "there, 1, has clipping.epsilon=5.0, not 4.0 (ckpt_path=<file> goes on from any checkpoint)"
+    )
+
+
+def test_last_finds_its_run_while_values_are_replaced_one_by_one(changed, tmp_path):
+    # as --cfg --resolve does: what refers to the run directory holds it before the last one asks
+    out, run = f"paths.output_dir={tmp_path}", tmp_path / "train/a-b-c-s0/1"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints/phase_00001.ckpt").touch()
+    refers = "+callbacks.printing.path=${paths.run_dir}/x"
+    left = OmegaConf.to_yaml(changed(out, f"paths.run_dir={run}", refers), resolve=True)
+    (run / "config.yaml").write_text(left)
+    for path in (refers, f"+callbacks.printing.path={run}/x"):
+        assert run_directory(changed(out, path, "ckpt_path=last")) == str(run)
+    elsewhere = changed(out, "+callbacks.printing.path=/other/x", "ckpt_path=last")
+    assert "has callbacks.printing.path=/x, not /other/x (" in run_directory(elsewhere)
+
+
+def test_last_of_a_job_that_takes_no_checkpoint_is_refused_with_the_way_out(changed, tmp_path):
+    evaluate = "job._target_=stabledrl.jobs.evaluate.evaluate"
+    cfg = changed(evaluate, "ckpt_path=last", f"paths.output_dir={tmp_path}")
+    assert run_directory(cfg) == (
+        "ckpt_path=last: job=evaluate takes no checkpoint; "
+        "name the model that a run left: model.path=<run>/model"
+    )
 
 
 def test_build_gives_plain_values_and_readable_errors():

@@ -58,6 +58,18 @@ def test_where_there_is_none_the_nearest_is_named(tmp_path):
         last_directory(tmp_path, SETTINGS)
 
 
+@pytest.mark.parametrize("text", ["optimizer: {lr: 0.1", "optimizer: {lr: 0.1}\n", None])
+def test_a_run_whose_configuration_cannot_be_read_is_passed_over(tmp_path, text):
+    broken = run(tmp_path, "2", "phase_00003.ckpt") / "config.yaml"
+    broken.unlink()
+    if text is not None:
+        broken.write_text(text)
+    with pytest.raises(UserError, match=r"; the newest there, 2, has no readable config\.yaml \("):
+        last_directory(tmp_path, SETTINGS)
+    wanted = run(tmp_path, "1", "phase_00003.ckpt")
+    assert last_directory(tmp_path, SETTINGS) == str(wanted)
+
+
 def test_the_same_sweep_has_the_same_directory():
     named = sweep_directory("m", {"sweeps": "ablation"}, ["sweeps=ablation"])
     assert named == "m/ablation"

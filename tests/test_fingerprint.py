@@ -82,6 +82,26 @@ def test_a_recorded_configuration_reads_as_the_one_it_was(tmp_path: Path, change
     assert recorded(tmp_path / "config.yaml") == material(configuration())
 
 
+def test_a_model_that_another_run_left_in_the_output_directory_reads_as_itself(tmp_path: Path):
+    cfg = configuration("paths.output_dir=outputs", "model.path=outputs/train/x/model")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    read = recorded(tmp_path / "config.yaml")
+    assert read is not None
+    assert read["model"] == {"path": "outputs/train/x/model"}
+    assert read["callbacks"] == {"files": "", "last": "/checkpoints"}
+    assert read == material(cfg)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "seed: 0\n", "paths:\n", "- a\n", "a: [1", "\x00", "3", "hello"]
+)
+def test_what_is_no_configuration_of_a_run_is_none(tmp_path: Path, text):
+    path = tmp_path / "config.yaml"
+    assert recorded(path) is None
+    path.write_text(text)
+    assert recorded(path) is None
+
+
 def test_the_first_difference_is_named_and_length_is_none():
     base = material(configuration())
     assert difference(base, base) is None

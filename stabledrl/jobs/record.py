@@ -52,7 +52,9 @@ class Record:
         quieten_libraries()
         if cfg.extras.print_config:
             print_config(cfg)
-        (self.directory / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        unfinished = self.directory / "config.yaml.part"
+        unfinished.write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        unfinished.replace(self.directory / "config.yaml")  # a kill leaves a whole one
 
     def finish(
         self,

@@ -13,15 +13,16 @@ from stabledrl.errors import UserError
 
 log = logging.getLogger(__name__)
 
-OURS = {"state_dict", "global_step", "history"}  # what a checkpoint of ours holds, among others
+# what a checkpoint of ours holds, among others
+OURS = {"state_dict", "global_step", "epoch", "history"}
 
 
 def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] | None:
     """The checkpoint that `ckpt_path` means in a run directory, and its content; None for null.
 
     `last` is the newest one that can be read: a half-written file is passed over with a warning.
-    A path is taken as it is. Raises UserError if there is none or it is
-    broken. Only tensors and plain values are ever unpickled.
+    A path is taken as it is. Raises UserError if there is none or it is broken. Only tensors and
+    plain values are ever unpickled.
     """
     if ckpt_path is None:
         return None

@@ -9,7 +9,7 @@ import torch
 from stabledrl.errors import UserError
 from stabledrl.training.checkpoints import find, read
 
-CONTENT = {"state_dict": {"weight": torch.ones(2)}, "global_step": 3, "history": []}
+CONTENT = {"state_dict": {"weight": torch.ones(2)}, "global_step": 3, "epoch": 1, "history": []}
 
 
 @pytest.fixture
@@ -25,6 +25,12 @@ def save(path: Path, step: int = 3) -> Path:
 
 def halve(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_best_is_no_magic_word(folder):
+    save(folder / "best.ckpt")
+    with pytest.raises(UserError, match=r"^ckpt_path=best: there is no such file$"):
+        find("best", folder.parent)
 
 
 def test_null_is_none(tmp_path):
@@ -125,7 +131,14 @@ def test_every_truncation_is_refused(tmp_path, share):
 
 @pytest.mark.parametrize(
     "content",
-    [[1, 2], {"a": 1}, {"state_dict": {}}, torch.ones(2), {"model": {}, "global_step": 1}],
+    [
+        [1, 2],
+        {"a": 1},
+        {"state_dict": {}},
+        torch.ones(2),
+        {"model": {}, "global_step": 1},
+        *({key: CONTENT[key] for key in CONTENT if key != left_out} for left_out in CONTENT),
+    ],
 )
 def test_other_files_of_torch_are_no_checkpoints(tmp_path, content):
     path = tmp_path / "x.ckpt"
