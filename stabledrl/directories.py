@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stabledrl.errors import UserError
-from stabledrl.fingerprint import difference, digest, recorded, without
+from stabledrl.fingerprint import IMMATERIAL, difference, digest, recorded, without
 
 
 def slug(text: Any) -> str:
@@ -51,6 +51,6 @@ def sweep_directory(parent: str, choices: Mapping[str, str], overrides: list[str
     """`<parent>/<sweep>` for a named sweep; otherwise a name that the same command gives again."""
     if choices.get("sweeps"):
         return str(Path(parent) / slug(choices["sweeps"]))
-    immaterial = re.compile(r"[+~]*(paths|extras|logger|tags|name|ckpt_path)\b")
+    immaterial = re.compile(rf"[+~]*({'|'.join((*IMMATERIAL, 'ckpt_path'))})\b")
     material = sorted(override for override in overrides if not immaterial.match(override))
     return str(Path(parent) / f"{slug(choices.get('experiment') or 'sweep')}-{digest(material)}")

@@ -20,6 +20,9 @@ from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import PolicyModule, Validation
 from stabledrl.types import Task
 
+# What every validation measures, hence what `optimized_metric` may name.
+METRICS = ("val/solved", "val/reward")
+
 
 def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -> Validation:
     """Greedy decoding of the first `rollout.validation_prompts` prompts of the validation split.

@@ -9,12 +9,12 @@ from omegaconf import DictConfig
 
 from stabledrl.config import build
 from stabledrl.declarations import declares
-from stabledrl.jobs.fitting import build_validation, fit
+from stabledrl.jobs.fitting import METRICS, build_validation, fit
 from stabledrl.jobs.record import Record
 from stabledrl.training.supervision import Curriculum, SupervisedModule
 
 
-@declares(metrics=("val/solved", "val/reward"))
+@declares(metrics=METRICS)
 def pretrain(
     cfg: DictConfig, batch_size: Annotated[int, Gt(0)], steps_per_epoch: Annotated[int, Gt(0)]
 ) -> float | None:

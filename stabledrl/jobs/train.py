@@ -7,13 +7,13 @@ from omegaconf import DictConfig
 from stabledrl.algorithm import Algorithm
 from stabledrl.config import build
 from stabledrl.declarations import declares
-from stabledrl.jobs.fitting import build_validation, fit
+from stabledrl.jobs.fitting import METRICS, build_validation, fit
 from stabledrl.jobs.record import Record
 from stabledrl.training.module import ReinforcementModule
 from stabledrl.training.phases import PhaseCollector, PhaseSettings
 
 
-@declares(metrics=("val/solved", "val/reward"))
+@declares(metrics=METRICS)
 def train(cfg: DictConfig) -> float | None:
     """Train a policy, from `ckpt_path` if set; returns the optimised metric."""
     record = Record(cfg)

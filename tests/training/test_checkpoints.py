@@ -77,17 +77,11 @@ def test_last_without_a_usable_one_is_an_error_that_names_the_key(folder, made):
         find("last", folder.parent)
 
 
-def test_a_path_is_taken_as_it_is(folder):
-    with pytest.raises(UserError, match=r"^ckpt_path=.*best\.ckpt: there is no such file$"):
-        find(str(folder / "best.ckpt"), folder.parent)
-    path = save(folder / "best.ckpt")
-    found = find(str(path), folder.parent)
-    assert found is not None
-    assert found[0] == path
-
-
-def test_an_explicit_path_is_taken_as_it_is(tmp_path):
-    path = save(tmp_path / "mine.ckpt", 5)
+@pytest.mark.parametrize("name", ["mine.ckpt", "best.ckpt"])
+def test_an_explicit_path_is_taken_as_it_is(tmp_path, name):
+    with pytest.raises(UserError, match=rf"^ckpt_path=.*{name}: there is no such file$"):
+        find(str(tmp_path / name), tmp_path / "elsewhere")
+    path = save(tmp_path / name, 5)
     found = find(str(path), tmp_path / "elsewhere")
     assert found is not None
     assert (found[0], found[1]["global_step"]) == (path, 5)
