@@ -79,7 +79,7 @@ def collect(
     return Rollout(
         prompts=prompts,
         group_size=group_size,
-        sequences=Sequences(prompt_ids, prompt_mask, completions.ids, counted),
+        sequences=Sequences(prompt_ids, prompt_mask, completions.ids, counted, completions.step),
         completions=completions,
         texts=texts,
         rewards=rewards,

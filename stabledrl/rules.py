@@ -145,6 +145,16 @@ def estimator_has_room(cfg: Settings) -> Iterator[str]:
         )
 
 
+def estimator_has_a_decoding(cfg: Settings) -> Iterator[str]:
+    """An estimator that replays a decoding cannot score solutions, which nobody decoded."""
+    job, estimator = component(cfg, "job"), component(cfg, "estimator")
+    if getattr(estimator, "replays_decoding", False) and not getattr(job, "decodes", True):
+        yield (
+            f"estimator={estimator.__name__} replays a decoding, and job={job.__name__} trains on "
+            "solutions: take another estimator"
+        )
+
+
 def masking_is_accepted(cfg: Settings) -> Iterator[str]:
     """Estimators that bring their own masks take no other masking than uniform."""
     masking, estimator = component(cfg, "masking.pattern"), component(cfg, "estimator")
@@ -194,6 +204,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     score_fits_normalization,
     threshold_means_something,
     estimator_has_room,
+    estimator_has_a_decoding,
     metric_is_measured,
     masking_is_accepted,
     checkpoint_exists,

@@ -98,13 +98,15 @@ class Sequences:
     """Prompts (left-padded) and completions as token ids: what an estimator scores.
 
     prompt_mask: True at real prompt tokens. completion_mask: True at tokens that count (up to and
-    including the first end token).
+    including the first end token). step: forward pass that committed each completion token
+    (0-based), None where nothing was decoded (SFT on solutions).
     """
 
     prompt_ids: Int[Tensor, "sample prompt_position"]
     prompt_mask: Bool[Tensor, "sample prompt_position"]
     completion_ids: Int[Tensor, "sample completion_position"]
     completion_mask: Bool[Tensor, "sample completion_position"]
+    step: Int[Tensor, "sample completion_position"] | None = None
 
     def __getitem__(self, index: slice | Tensor) -> Sequences:
         """The chosen samples."""
@@ -113,6 +115,7 @@ class Sequences:
             self.prompt_mask[index],
             self.completion_ids[index],
             self.completion_mask[index],
+            None if self.step is None else self.step[index],
         )
 
     def __len__(self) -> int:

@@ -177,6 +177,15 @@ def test_enumeration_refuses_long_completions():
     ]
 
 
+def test_solutions_have_no_decoding_to_replay():
+    trajectory = {"estimator._target_": "stabledrl.estimators.trajectory.Trajectory"}
+    assert told(trajectory | {"job._target_": "stabledrl.jobs.train.train"}) == []
+    assert told(trajectory | {"job._target_": "stabledrl.jobs.pretrain.pretrain"}) == [
+        "estimator=Trajectory replays a decoding, and job=pretrain trains on solutions: take "
+        "another estimator"
+    ]
+
+
 @pytest.mark.parametrize("job", [train, pretrain])
 def test_a_metric_the_job_does_not_measure_is_refused(job):
     target = {"job._target_": f"{job.__module__}.{job.__name__}"}

@@ -11,21 +11,18 @@ from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 def masked_log_probability(
     policy: Scorer, sequences: Sequences, corruption: Corruption
 ) -> Float[Tensor, "draw sample completion_position"]:
-    """log p(token | corruption) of every draw at counted masked positions, 0 elsewhere (nats)."""
-    draws, samples, length = corruption.mask.shape
-    repeated = Sequences(
-        sequences.prompt_ids.repeat(draws, 1),
-        sequences.prompt_mask.repeat(draws, 1),
-        sequences.completion_ids.repeat(draws, 1),
-        sequences.completion_mask.repeat(draws, 1),
-    )
+    """log p(token | corruption) of every draw at counted masked positions, 0 elsewhere (nats).
+
+    A draw that gives no weight to any token of a sample costs that sample nothing and is 0.
+    """
+    draw, sample = corruption.weight.any(-1).nonzero(as_tuple=True)
     prompt_mask = corruption.prompt_mask
     values = policy.log_likelihood(
-        repeated,
-        corruption.mask.flatten(0, 1),
-        None if prompt_mask is None else prompt_mask.flatten(0, 1),
+        sequences[sample],
+        corruption.mask[draw, sample],
+        None if prompt_mask is None else prompt_mask[draw, sample],
     )
-    return values.view(draws, samples, length)
+    return values.new_zeros(corruption.mask.shape).index_put((draw, sample), values)
 
 
 def weighted_likelihood(policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:

@@ -22,6 +22,18 @@ def counted_tokens(
     return ~ended_before
 
 
+def dense_rank(
+    value: Int[Tensor, "sample position"], counted: Bool[Tensor, "sample position"]
+) -> Int[Tensor, "sample position"]:
+    """How many different smaller values a row holds at counted positions.
+
+    `[4, 0, 4, 7] -> [1, 0, 1, 2]`: numbers of steps without the gaps. Values are at least 0.
+    """
+    present = value.new_zeros(len(value), int(value.max()) + 1)
+    present.scatter_reduce_(1, value, counted.to(value.dtype), "amax")
+    return (present.cumsum(-1) - present).gather(1, value)
+
+
 def place_uniformly(
     counted: Bool[Tensor, "sample position"],
     count: Int[Tensor, "draw sample"],

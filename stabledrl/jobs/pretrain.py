@@ -14,7 +14,7 @@ from stabledrl.jobs.record import Record
 from stabledrl.training.supervision import Curriculum, SupervisedModule
 
 
-@declares(metrics=METRICS)
+@declares(metrics=METRICS, decodes=False)
 def pretrain(
     cfg: DictConfig, batch_size: Annotated[int, Gt(0)], steps_per_epoch: Annotated[int, Gt(0)]
 ) -> float | None:

@@ -11,6 +11,7 @@ import torch
 
 from stabledrl.functional.masking import (
     counted_tokens,
+    dense_rank,
     place_uniformly,
     uniform,
     uniform_counts,
@@ -99,3 +100,10 @@ def test_the_global_random_state_is_not_moved() -> None:
     before = torch.random.get_rng_state()
     uniform(torch.ones(2, 5, dtype=torch.bool), 3, torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_dense_rank_counts_smaller_values_among_the_counted() -> None:
+    value = torch.tensor([[4, 0, 4, 7], [2, 9, 2, 0]])
+    counted = torch.tensor([[True, True, True, True], [True, True, True, False]])
+    # in the second row the 0 does not count, so that 2 is the smallest
+    assert dense_rank(value, counted).tolist() == [[1, 0, 1, 2], [0, 1, 0, 0]]

@@ -1,0 +1,70 @@
+"""The completion scored in the states it was decoded through: TraceRL (arXiv 2509.06949)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from annotated_types import Gt
+from jaxtyping import Bool, Float
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from stabledrl.declarations import declares
+from stabledrl.estimators.draws import masked_log_probability
+from stabledrl.functional.masking import dense_rank
+from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
+
+
+@declares(replays_decoding=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Trajectory:
+    """L̂ = Σ_t Σ_{k committed in group t} log p(y_k | what stood before group t), in nats.
+
+    The recorded decoding is replayed: with shrink = 1 every token is scored in the very state in
+    which the sampler chose it, so that L̂ is the log-probability of its choices at temperature 1
+    (of the order, as far as that does not depend on the tokens). With draws = K only K groups are
+    scored, chosen at random for each completion and weighted by (number of groups)/K: unbiased, and
+    as noisy and as cheap as K draws of an ELBO.
+
+    shrink: neighbouring passes scored from the state before the first of them (TraceRL: 1 for block
+    diffusion, 8 for full attention): as many times fewer groups, and a bias.
+    draws: K; None scores all groups, and nothing is random.
+    """
+
+    shrink: Annotated[int, Gt(0)] = 1
+    draws: Annotated[int, Gt(0)] | None = None
+
+    def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
+        """One mask per group of passes: what was not committed before it."""
+        if sequences.step is None:
+            raise ValueError(
+                "estimator=trajectory replays a decoding, and these completions were not decoded"
+            )
+        counted = sequences.completion_mask
+        group = dense_rank(sequences.step, counted) // self.shrink
+        number = group.masked_fill(~counted, 0).max() + 1
+        groups = torch.arange(int(number), device=group.device)[:, None, None]
+        scored = (group == groups) & counted
+        weight = scored.float()
+        if self.draws is not None:
+            weight = weight * self._chosen(scored.any(-1), generator)[..., None]
+        return Corruption((group >= groups) | ~counted, weight)
+
+    def _chosen(
+        self, filled: Bool[Tensor, "group sample"], generator: torch.Generator
+    ) -> Float[Tensor, "group sample"]:
+        """(number of groups)/K for K filled groups at random, else 0; drawn in sample order."""
+        noise = torch.rand(filled.T.shape, generator=generator).T.to(filled.device)
+        rank = noise.masked_fill(~filled, 2.0).argsort(0).argsort(0)
+        number = filled.sum(0)
+        taken = number.clamp(max=self.draws)
+        return (rank < taken) * (number / taken.clamp(min=1))
+
+    def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
+        """One forward pass over as many rows as there are scored groups."""
+        values = masked_log_probability(policy, sequences, corruption)
+        token_value = (corruption.weight * values).sum(0)
+        value = token_value.sum(-1)
+        return Likelihood(value, value, token_value if self.draws is None else None)
