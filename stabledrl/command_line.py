@@ -68,7 +68,6 @@ def run_job(cfg: DictConfig) -> float | None:
             if done is not None:
                 log.info("skipped, already finished: %s", done.parent)
                 return _number(json.loads(done.read_text()).get("optimized_metric"))
-        (directory / "summary.json").unlink(missing_ok=True)
         settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
         job = hydra.utils.get_method(cfg.job._target_)
         return _number(job(cfg, **settings))
@@ -172,10 +171,9 @@ def _refuse_unknown_local(context: Any) -> None:
 
 
 def _record_failure(directory: Path, line: str) -> None:
-    """Leave summary.json with the failure, unless the job has written its own."""
-    path = directory / "summary.json"
-    if _read_summary(path).get("status") != "failed":
-        path.write_text(json.dumps({"status": "failed", "error": line}, indent=2) + "\n")
+    """Leave summary.json with the failure."""
+    failure = json.dumps({"status": "failed", "error": line}, indent=2)
+    (directory / "summary.json").write_text(failure + "\n")
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

@@ -10,8 +10,7 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     takes_threshold    confidence: in [0, 1] and larger for surer tokens (True)
     longest_completion estimator: tokens of the longest it can score (None: any)
     replays_decoding   estimator: scores decoded completions only, not solutions (False)
-    decodes            job: scores completions that the sampler decoded (True)
-    resumes            job: goes on from `ckpt_path` (True)
+    trains_on          job: "rollouts", "solutions" or None ("rollouts")
     metrics            job: what `optimized_metric` may name (None: not checked)
 
 with what is taken for granted where nothing is stated in parentheses.

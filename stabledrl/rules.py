@@ -8,6 +8,7 @@ RULES.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,7 +37,7 @@ SCORES = {
 def group_has_a_baseline(cfg: Settings) -> Iterator[str]:
     """A group of one has no other completion to be compared with."""
     size = number(cfg, "rollout.group_size")
-    if size == 1:
+    if size == 1 and trains_on(cfg) == "rollouts":
         yield "rollout.group_size=1: G=1 gives no advantage, take at least 2 completions per prompt"
 
 
@@ -72,8 +73,12 @@ def numbers_are_in_range(cfg: Settings) -> Iterator[str]:
     """Numbers of Lightning and torch, which look at them late or never."""
     for path, minimum in MINIMA:
         value = select(cfg, path)
-        if type(value) in (int, float) and not value >= minimum:  # refuses NaN too
+        if type(value) not in (int, float):
+            continue
+        if not value >= minimum:  # refuses NaN too
             yield f"{path}={value}: should be at least {minimum}"
+        elif math.isinf(value):
+            yield f"{path}={value}: should be finite"
 
 
 def phase_divides(cfg: Settings) -> Iterator[str]:
@@ -81,7 +86,7 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
     phase = number(cfg, "rollout.prompts_per_phase")
     batch = number(cfg, "rollout.prompts_per_batch")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    if phase and batch and phase % (batch * accumulation):
+    if trains_on(cfg) == "rollouts" and phase and batch and phase % (batch * accumulation):
         yield (
             f"rollout.prompts_per_phase={phase} is not a multiple of "
             f"rollout.prompts_per_batch={batch} x trainer.accumulate_grad_batches={accumulation}"
@@ -89,13 +94,13 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
 
 
 def one_process(cfg: Settings) -> Iterator[str]:
-    """Every process would collect and train on the same phases."""
+    """Every process would collect and train on the same data."""
     count = processes(cfg)
-    if count > 1:
+    if count > 1 and trains_on(cfg) is not None:
         nodes = number(cfg, "trainer.num_nodes") or 1
         yield (
             f"trainer.devices={select(cfg, 'trainer.devices')}: {count} processes would all train "
-            "on the same phases, several are not supported yet: set trainer.devices=1"
+            "on the same data, several are not supported yet: set trainer.devices=1"
             + (" and trainer.num_nodes=1" if nodes > 1 else "")
         )
 
@@ -104,6 +109,8 @@ def whole_step_normalization(cfg: Settings) -> Iterator[str]:
     """A normalization over the whole optimiser step needs it in one batch."""
     normalization = component(cfg, "normalization")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
+    if trains_on(cfg) != "rollouts":
+        return
     if getattr(normalization, "needs_whole_step", False) and accumulation > 1:
         yield (
             f"normalization={normalization.__name__} normalises over the whole optimiser step: "
@@ -147,11 +154,11 @@ def estimator_has_room(cfg: Settings) -> Iterator[str]:
 
 def estimator_has_a_decoding(cfg: Settings) -> Iterator[str]:
     """An estimator that replays a decoding cannot score solutions, which nobody decoded."""
-    job, estimator = component(cfg, "job"), component(cfg, "estimator")
-    if getattr(estimator, "replays_decoding", False) and not getattr(job, "decodes", True):
+    estimator = component(cfg, "estimator")
+    if getattr(estimator, "replays_decoding", False) and trains_on(cfg) == "solutions":
         yield (
-            f"estimator={estimator.__name__} replays a decoding, and job={job.__name__} trains on "
-            "solutions: take another estimator"
+            f"estimator={estimator.__name__} replays a decoding, and "
+            f"job={component(cfg, 'job').__name__} trains on solutions: take another estimator"
         )
 
 
@@ -176,11 +183,10 @@ def checkpoint_exists(cfg: Settings) -> Iterator[str]:
 
 def checkpoint_is_used(cfg: Settings) -> Iterator[str]:
     """A job that does not train has nothing to go on with."""
-    job = component(cfg, "job")
-    if select(cfg, "ckpt_path") is not None and not getattr(job, "resumes", True):
+    if select(cfg, "ckpt_path") is not None and trains_on(cfg) is None:
         yield (
-            f"ckpt_path={select(cfg, 'ckpt_path')}: job={job.__name__} takes no checkpoint; "
-            "name the model that a run left: model.path=<run>/model"
+            f"ckpt_path={select(cfg, 'ckpt_path')}: job={component(cfg, 'job').__name__} takes no "
+            "checkpoint; name the model that a run left: model.path=<run>/model"
         )
 
 
@@ -189,7 +195,32 @@ def metric_is_measured(cfg: Settings) -> Iterator[str]:
     name, known = select(cfg, "optimized_metric"), getattr(component(cfg, "job"), "metrics", None)
     if isinstance(name, str) and known and name not in known:
         hint = did_you_mean(name, known) or f"; take one of {listing(known)}"
-        yield f"optimized_metric={name}: the job does not measure it{hint}"
+        yield f"optimized_metric={name}: no validation measures it{hint}"
+
+
+def training_ends(cfg: Settings) -> Iterator[str]:
+    """Without a number of epochs Lightning takes 1000."""
+    trainer = select(cfg, "trainer")
+    if isinstance(trainer, Mapping) and trainer.get("max_epochs", 1) is None:
+        yield "trainer.max_epochs=null: should be a whole number, at least 1"
+
+
+def optimizer_accepts_its_numbers(cfg: Settings) -> Iterator[str]:
+    """Optimisers look at their numbers when they are built, after everything else."""
+    optimizer, settings = component(cfg, "optimizer"), select(cfg, "optimizer")
+    told = any(line.startswith("optimizer.") for line in numbers_are_in_range(cfg))
+    if optimizer is None or told:
+        return
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    given = {key: value for key, value in settings.items() if not key.startswith("_")}
+    try:
+        optimizer([parameter], **given)
+    except ValueError as error:
+        yield f"optimizer: {error}"
+    except Exception:  # keys and types, which are reported elsewhere
+        return
 
 
 RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
@@ -206,6 +237,8 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     estimator_has_room,
     estimator_has_a_decoding,
     metric_is_measured,
+    training_ends,
+    optimizer_accepts_its_numbers,
     masking_is_accepted,
     checkpoint_exists,
     checkpoint_is_used,
@@ -233,6 +266,12 @@ def component(cfg: Settings, path: str) -> Any:
         return locate(target) if isinstance(target, str) else None
     except LookupError:
         return None
+
+
+def trains_on(cfg: Settings) -> str | None:
+    """What the job trains on (`stabledrl.declarations`)."""
+    kind: str | None = getattr(component(cfg, "job"), "trains_on", "rollouts")
+    return kind
 
 
 def processes(cfg: Settings) -> int:

@@ -79,7 +79,42 @@ def test_sizes_that_do_not_fit_are_refused(settings, words):
 )
 def test_numbers_out_of_range_are_refused(path, value, minimum):
     assert told({path: value}) == [f"{path}={value}: should be at least {minimum}"]
-    assert told({path: minimum}) == told({path: None}) == []
+    assert told({path: minimum}) == []
+    assert told({path: float("inf")}) == [f"{path}=inf: should be finite"]
+
+
+def test_training_without_an_end_is_refused():
+    assert told({"trainer.max_epochs": None}) == [
+        "trainer.max_epochs=null: should be a whole number, at least 1"
+    ]
+    assert told({"trainer.gradient_clip_val": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"), [("betas", [0.9, 1.5], "beta"), ("eps", -1.0, "epsilon")]
+)
+def test_numbers_that_the_optimizer_refuses_are_refused_before_it_is_built(key, value, words):
+    adamw = {"optimizer._target_": "torch.optim.AdamW", "optimizer._partial_": True}
+    (line,) = told(adamw | {f"optimizer.{key}": value})
+    assert line.startswith("optimizer: Invalid ")
+    assert words in line
+    assert told(adamw | {"optimizer.betas": [0.9, 0.99], "optimizer.eps": 1e-8}) == []
+    assert len(told(adamw | {"optimizer.lr": -1.0})) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PHASE | {"trainer.accumulate_grad_batches": 3},
+        STEP | {"trainer.accumulate_grad_batches": 2},
+        {"rollout.group_size": 1},
+    ],
+    ids=str,
+)
+def test_rules_of_a_phase_bind_only_jobs_that_have_phases(settings):
+    for job in ("pretrain", "evaluate"):
+        assert told(settings | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+    assert len(told(settings | {"job._target_": "stabledrl.jobs.train.train"})) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,7 +132,7 @@ def test_numbers_out_of_range_are_refused(path, value, minimum):
 def test_several_processes_are_refused(monkeypatch, settings, devices, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert told(settings) == [
-        f"trainer.devices={devices}: {count} processes would all train on the same phases, "
+        f"trainer.devices={devices}: {count} processes would all train on the same data, "
         "several are not supported yet: set trainer.devices=1"
     ]
 
@@ -190,10 +225,10 @@ def test_solutions_have_no_decoding_to_replay():
 def test_a_metric_the_job_does_not_measure_is_refused(job):
     target = {"job._target_": f"{job.__module__}.{job.__name__}"}
     assert told(target | {"optimized_metric": "val/solvd"}) == [
-        "optimized_metric=val/solvd: the job does not measure it; did you mean 'val/solved'?"
+        "optimized_metric=val/solvd: no validation measures it; did you mean 'val/solved'?"
     ]
     assert told(target | {"optimized_metric": "zzz"}) == [
-        "optimized_metric=zzz: the job does not measure it; take one of val/reward, val/solved"
+        "optimized_metric=zzz: no validation measures it; take one of val/reward, val/solved"
     ]
     for name in ("val/solved", "val/reward", None):
         assert told(target | {"optimized_metric": name}) == []

@@ -16,7 +16,7 @@ from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import collect, records
 
 
-@declares(resumes=False)
+@declares(trains_on=None)
 def evaluate(
     cfg: DictConfig,
     split: Literal["train", "validation", "test"],

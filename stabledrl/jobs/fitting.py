@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from omegaconf import DictConfig
 
 from stabledrl.config import build
-from stabledrl.errors import UserError
+from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.record import Record
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
-from stabledrl.training.checkpoints import find
+from stabledrl.training.checkpoints import Checkpoint, find
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import PolicyModule, Validation
 from stabledrl.types import Task
@@ -33,11 +32,29 @@ def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -
     return Validation(task, sampler, prompts, cfg.rollout.sampling_rows)
 
 
-def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
-    """Validate, train (from `ckpt_path` if set), validate, save; returns the optimised metric."""
-    checkpoint = find(cfg.ckpt_path, record.directory)
+def starting_point(cfg: DictConfig) -> Checkpoint | None:
+    """What `ckpt_path` means; ConfigurationError if it does not do, before a record is touched.
+
+    A checkpoint of a longer run than asked for does not; one of the end of this run does.
+    """
+    try:
+        checkpoint = find(cfg.ckpt_path, Path(cfg.paths.run_dir))
+    except UserError as error:
+        raise ConfigurationError([str(error)]) from error
     if checkpoint is not None:
-        _require_something_left(cfg, *checkpoint)
+        path, content = checkpoint
+        epochs, done = cfg.trainer.max_epochs, content["epoch"] + 1  # of Lightning, from 0
+        if done > epochs:
+            raise ConfigurationError(
+                [f"trainer.max_epochs={epochs}: {path} is after epoch {done}; set at least that"]
+            )
+    return checkpoint
+
+
+def fit(
+    cfg: DictConfig, record: Record, module: PolicyModule, checkpoint: Checkpoint | None
+) -> float | None:
+    """Validate, train (from the checkpoint if any), validate, save; the optimised metric."""
     loggers = build_loggers(cfg, record.directory)
     module.train()  # from_pretrained hands models over in evaluation mode
     try:
@@ -68,15 +85,6 @@ def fit(cfg: DictConfig, record: Record, module: PolicyModule) -> float | None:
         close_loggers()
     module.policy.save_pretrained(record.directory / "model")
     return _summarize(cfg, record, module, final)
-
-
-def _require_something_left(cfg: DictConfig, path: Path, content: dict[str, Any]) -> None:
-    """UserError for a checkpoint of a longer run than asked for; the end of this one is fine."""
-    epochs, done = cfg.trainer.max_epochs, content["epoch"] + 1  # of Lightning, counted from 0
-    if epochs is not None and done > epochs:
-        raise UserError(
-            f"trainer.max_epochs={epochs}: {path} is after epoch {done}; set at least that many"
-        )
 
 
 def _summarize(

@@ -9,16 +9,17 @@ from omegaconf import DictConfig
 
 from stabledrl.config import build
 from stabledrl.declarations import declares
-from stabledrl.jobs.fitting import METRICS, build_validation, fit
+from stabledrl.jobs.fitting import METRICS, build_validation, fit, starting_point
 from stabledrl.jobs.record import Record
 from stabledrl.training.supervision import Curriculum, SupervisedModule
 
 
-@declares(metrics=METRICS, decodes=False)
+@declares(metrics=METRICS, trains_on="solutions")
 def pretrain(
     cfg: DictConfig, batch_size: Annotated[int, Gt(0)], steps_per_epoch: Annotated[int, Gt(0)]
 ) -> float | None:
     """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates."""
+    checkpoint = starting_point(cfg)
     record = Record(cfg)
     task, sampler = build(cfg.task), build(cfg.sampler)
     curriculum = Curriculum(
@@ -36,4 +37,4 @@ def pretrain(
         build_validation(cfg, task, sampler),
         curriculum,
     )
-    return fit(cfg, record, module)
+    return fit(cfg, record, module, checkpoint)

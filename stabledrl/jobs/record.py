@@ -52,6 +52,7 @@ class Record:
         quieten_libraries()
         if cfg.extras.print_config:
             print_config(cfg)
+        (self.directory / "summary.json").unlink(missing_ok=True)  # of a run that is gone on with
         unfinished = self.directory / "config.yaml.part"
         unfinished.write_text(OmegaConf.to_yaml(cfg, resolve=True))
         unfinished.replace(self.directory / "config.yaml")  # a kill leaves a whole one

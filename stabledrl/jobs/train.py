@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from stabledrl.algorithm import Algorithm
 from stabledrl.config import build
 from stabledrl.declarations import declares
-from stabledrl.jobs.fitting import METRICS, build_validation, fit
+from stabledrl.jobs.fitting import METRICS, build_validation, fit, starting_point
 from stabledrl.jobs.record import Record
 from stabledrl.training.module import ReinforcementModule
 from stabledrl.training.phases import PhaseCollector, PhaseSettings
@@ -16,6 +16,7 @@ from stabledrl.training.phases import PhaseCollector, PhaseSettings
 @declares(metrics=METRICS)
 def train(cfg: DictConfig) -> float | None:
     """Train a policy, from `ckpt_path` if set; returns the optimised metric."""
+    checkpoint = starting_point(cfg)
     record = Record(cfg)
     task, sampler = build(cfg.task), build(cfg.sampler)
     sizes = cfg.rollout
@@ -39,7 +40,7 @@ def train(cfg: DictConfig) -> float | None:
         build_validation(cfg, task, sampler),
         collector,
     )
-    return fit(cfg, record, module)
+    return fit(cfg, record, module, checkpoint)
 
 
 def build_algorithm(cfg: DictConfig) -> Algorithm:

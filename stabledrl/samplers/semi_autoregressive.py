@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -48,7 +48,7 @@ class SemiAutoregressive:
     steps: Annotated[int, Gt(0)]
     temperature: Annotated[float, Ge(0)] = 0.9
     confidence: Confidence = token_probability
-    threshold: Annotated[float, Gt(0)] | None = None
+    threshold: Annotated[float, Gt(0), Lt(1)] | None = None
     guidance_scale: Annotated[float, Ge(0)] = 0.0
     suppress_end: bool = False
 

@@ -13,11 +13,13 @@ from stabledrl.errors import UserError
 
 log = logging.getLogger(__name__)
 
+Checkpoint = tuple[Path, dict[str, Any]]  # where it lies, and what is in it
+
 # what a checkpoint of ours holds, among others
 OURS = {"state_dict", "global_step", "epoch", "history"}
 
 
-def find(ckpt_path: str | None, directory: Path) -> tuple[Path, dict[str, Any]] | None:
+def find(ckpt_path: str | None, directory: Path) -> Checkpoint | None:
     """The checkpoint that `ckpt_path` means in a run directory, and its content; None for null.
 
     `last` is the newest one that can be read: a half-written file is passed over with a warning.

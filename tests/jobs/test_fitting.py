@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stabledrl.errors import UserError
+from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.train import train
 from stabledrl.models.tiny import load
 from tests.training.small_runs import Killed, rows, small
@@ -153,8 +153,21 @@ def test_a_checkpoint_beyond_the_end_is_refused(straight, tmp_path):
     with pytest.raises(UserError) as refused:
         train(small(tmp_path, *RUN, "trainer.max_epochs=3", f"ckpt_path={path}"))
     assert str(refused.value) == (
-        f"trainer.max_epochs=3: {path} is after epoch 4; set at least that many"
+        f"trainer.max_epochs=3: {path} is after epoch 4; set at least that"
     )
+
+
+def test_a_refused_checkpoint_leaves_the_record_of_the_run_as_it_was(tmp_path):
+    train(small(tmp_path, "trainer.max_epochs=2"))
+    names = ("summary.json", "config.yaml")
+    before = [(tmp_path / name).read_text() for name in names]
+    with pytest.raises(ConfigurationError):
+        train(small(tmp_path, "trainer.max_epochs=1", "ckpt_path=last"))
+    for path in (tmp_path / "checkpoints").glob("phase_*.ckpt"):
+        path.write_bytes(b"broken")
+    with pytest.raises(ConfigurationError):
+        train(small(tmp_path, "trainer.max_epochs=2", "ckpt_path=last"))
+    assert [(tmp_path / name).read_text() for name in names] == before
 
 
 def test_the_saved_policy_is_the_trained_one(straight):

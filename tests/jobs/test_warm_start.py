@@ -32,7 +32,6 @@ def solve_rate(folder, *overrides: str) -> float:
 def test_the_shipped_model_has_its_rate(tmp_path):
     rate = solve_rate(tmp_path, "job=evaluate", "job.prompts=512")
     assert abs(rate - SHIPPED) < 0.01
-    assert 0.35 <= rate <= 0.45
 
 
 @pytest.mark.slow
