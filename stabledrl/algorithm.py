@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,10 +35,13 @@ class RatioLevel:
 
     log_ratio: (value, old value, length) -> d [group, member, unit], detached float32.
     score: (score, length) -> ℓ [group, member, unit], with gradient.
+    noise_std: σ ≥ 0 of noise that is added to every sample's log-ratio, d_i += σ·N(0, 1): a stress
+    test, with masks that are `paired` and so bring no noise of their own (nats; 0 is off).
     """
 
     log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor]
     score: Callable[[Tensor, Tensor], Tensor]
+    noise_std: Annotated[float, Ge(0)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,17 @@ class Algorithm:
                 verdict=~reward.isnan(),
                 old=score(policy, old),
                 reference=None if judge is None else score(judge, new),
+                log_ratio_noise=self._noise(reward, generator(f"noise {update}")),
             )
-            for old, new in self.pairing(draw, updates)
+            for update, (old, new) in enumerate(self.pairing(draw, updates))
         ]
+
+    def _noise(self, reward: Tensor, generator: torch.Generator) -> Tensor | None:
+        """σ·N(0, 1) for every sample of one update, drawn in sample order; None without noise."""
+        if self.ratio.noise_std == 0:
+            return None
+        noise = torch.randn(reward.shape, generator=generator)
+        return self.ratio.noise_std * noise.to(reward.device)
 
     def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
         """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""
@@ -118,6 +131,8 @@ class Algorithm:
         log_ratio = self.ratio.log_ratio(
             likelihood.value.view(shape), batch.old.value.view(shape), length
         )
+        if batch.log_ratio_noise is not None:
+            log_ratio = log_ratio + batch.log_ratio_noise[..., None]
         score = self.ratio.score(likelihood.score.view(shape), length)
         mask = batch.verdict[..., None].expand_as(log_ratio)
         log_weight, keep = self.clipping(log_ratio, batch.advantage)

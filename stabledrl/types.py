@@ -207,6 +207,7 @@ class Batch:
     advantage, verdict: [group, member]; verdict is False where there was none.
     old: the rollout policy's likelihood under its own corruption (which pairing decides).
     reference: the reference policy's likelihood under this corruption, or None.
+    log_ratio_noise: added to the log-ratios of a stress test (nats), or None.
     """
 
     sequences: Sequences
@@ -216,6 +217,7 @@ class Batch:
     verdict: Bool[Tensor, "group member"]
     old: Likelihood
     reference: Likelihood | None = None
+    log_ratio_noise: Float[Tensor, "group member"] | None = None
 
     def groups(self, first: int, last: int) -> Batch:
         """Groups first..last (exclusive), with all their samples."""
@@ -228,6 +230,9 @@ class Batch:
             verdict=self.verdict[first:last],
             old=self.old[samples],
             reference=None if self.reference is None else self.reference[samples],
+            log_ratio_noise=None
+            if self.log_ratio_noise is None
+            else self.log_ratio_noise[first:last],
         )
 
 

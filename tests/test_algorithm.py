@@ -234,3 +234,28 @@ def test_a_paired_update_has_no_noise_in_the_reference_of_its_ratio() -> None:
     d = plain_log_ratio(SEQUENCE, policy, old, batch.sequences, batch.corruption)
     largest = chosen.loss(policy, batch).metrics["train/ratio/log_max"]
     assert largest.item() == pytest.approx(d.max().item(), abs=1e-5)
+
+
+def test_noise_of_a_stress_test_is_added_to_the_log_ratios_and_nowhere_else() -> None:
+    sigma, policy = 0.7, tiny_policy()
+    noisy = algorithm(ratio=replace(PER_TOKEN, noise_std=sigma), clipping=clipping.none)
+    first, second = noisy.prepare(policy, None, phase_sequences(), phase_reward(), 2, 1000, keyed)
+    # paired masks: at unchanged weights d is the noise alone, so that Σ_i c_i·A_i·ℓ_i has
+    # c_i = e^noise / G
+    for update, batch in enumerate((first, second)):
+        noise = sigma * torch.randn((GROUPS, MEMBERS), generator=keyed(f"noise {update}"))
+        output = noisy.loss(policy, batch)
+        largest = float(output.metrics["train/ratio/log_max"])
+        assert largest == pytest.approx(float(noise.max()), abs=1e-5)
+        score = noisy.estimator(policy, batch.sequences, batch.corruption).score
+        per_token = score.view(GROUPS, MEMBERS) / batch.sequences.length.view(GROUPS, MEMBERS)
+        expected = -(noise.exp() / MEMBERS * batch.advantage * per_token).sum(1).mean()
+        torch.testing.assert_close(output.loss, expected)
+    # the same groups in other batches have the same noise
+    whole, part = first.log_ratio_noise, first.groups(1, 3).log_ratio_noise
+    assert whole is not None
+    assert part is not None
+    assert torch.equal(part, whole[1:3])
+    quiet = algorithm(ratio=PER_TOKEN)
+    (batch,) = quiet.prepare(policy, None, phase_sequences(), phase_reward(), 1, 1000, keyed)
+    assert batch.log_ratio_noise is None
