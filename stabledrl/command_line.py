@@ -73,7 +73,9 @@ def run_job(cfg: DictConfig) -> float | None:
         return _number(job(cfg, **settings))
     except Exception as error:
         line = report(error, directory / "run.log")
-        if multirun or not isinstance(error, ConfigurationError):
+        # a finished summary means that a finished run was to go on and never began
+        finished = _read_summary(directory / "summary.json").get("status") == "finished"
+        if multirun or not (finished or isinstance(error, ConfigurationError)):
             _record_failure(directory, line)
         failures.append(f"{directory}: {line}")
         return math.nan

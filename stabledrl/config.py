@@ -39,6 +39,7 @@ def validate(cfg: DictConfig) -> None:
         faults += walk(key, node, given)
     broken = {fault.path.split(".")[0] for fault in faults}
     across = [line for rule in RULES for line in rule(plain)]
+    across = [line for line in across if line.split(":")[0] not in broken]  # of a whole group
     ruled = {line.split(".")[0] for line in across}
     for key, node in plain.items():
         if isinstance(node, Mapping) and "_target_" in node and key not in broken | ruled | {"job"}:

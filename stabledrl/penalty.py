@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from stabledrl.declarations import declares
 from stabledrl.functional.kl import k3
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.types import Likelihood, Scorer, Sequences
@@ -34,6 +35,7 @@ def divided(
     return total / sequences.length.clamp(min=1)
 
 
+@declares(needs_token_values=True)
 def token(
     divergence: Divergence, policy: Likelihood, reference: Likelihood, sequences: Sequences
 ) -> Float[Tensor, " sample"]:

@@ -109,7 +109,8 @@ class Policy(nn.Module):
     ) -> Float[Tensor, "sample completion_position"]:
         """log p(true token | corrupted sequence) at counted masked positions, 0 elsewhere (nats).
 
-        mask: completion tokens replaced by the mask token; tokens after the end token belong in it.
+        mask: completion tokens replaced by the mask token; tokens after the end token belong in it
+        unless a decoding is replayed that saw them.
         prompt_mask: prompt tokens replaced as well (d1's prompt masking), or None.
         """
         completion = sequences.completion_ids.masked_fill(mask, self.facts.mask_token_id)

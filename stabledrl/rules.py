@@ -10,13 +10,10 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from stabledrl.binding import locate
 from stabledrl.errors import did_you_mean, listing
-
-Settings = Mapping[str, Any]
+from stabledrl.settings import Settings, component, number, processes, select, trains_on
 
 # What third-party code should have in its annotations.
 MINIMA = (
@@ -162,6 +159,19 @@ def estimator_has_a_decoding(cfg: Settings) -> Iterator[str]:
         )
 
 
+def divergence_has_token_values(cfg: Settings) -> Iterator[str]:
+    """A divergence per token needs an estimator that scores every token, every time."""
+    level, estimator = component(cfg, "kl.level"), component(cfg, "estimator")
+    if level is None or estimator is None or not getattr(level, "needs_token_values", False):
+        return
+    sparse = not getattr(estimator, "token_values", False) or select(cfg, "estimator.draws")
+    if sparse and select(cfg, "kl.coefficient"):
+        yield (
+            f"kl.level={level.__name__} needs an estimator with token values, "
+            f"estimator={estimator.__name__} as configured has none: take kl.level=divided"
+        )
+
+
 def masking_is_accepted(cfg: Settings) -> Iterator[str]:
     """Estimators that bring their own masks take no other masking than uniform."""
     masking, estimator = component(cfg, "masking.pattern"), component(cfg, "estimator")
@@ -200,8 +210,10 @@ def metric_is_measured(cfg: Settings) -> Iterator[str]:
 
 def training_ends(cfg: Settings) -> Iterator[str]:
     """Without a number of epochs Lightning takes 1000."""
-    trainer = select(cfg, "trainer")
-    if isinstance(trainer, Mapping) and trainer.get("max_epochs", 1) is None:
+    kind, trainer = component(cfg, "trainer"), select(cfg, "trainer")
+    if not kind or trains_on(cfg) is None or "max_epochs" not in inspect.signature(kind).parameters:
+        return
+    if trainer.get("max_epochs") is None and trainer.get("max_steps", -1) in (-1, None):
         yield "trainer.max_epochs=null: should be a whole number, at least 1"
 
 
@@ -209,18 +221,16 @@ def optimizer_accepts_its_numbers(cfg: Settings) -> Iterator[str]:
     """Optimisers look at their numbers when they are built, after everything else."""
     optimizer, settings = component(cfg, "optimizer"), select(cfg, "optimizer")
     told = any(line.startswith("optimizer.") for line in numbers_are_in_range(cfg))
-    if optimizer is None or told:
+    if optimizer is None or told or trains_on(cfg) is None or not settings.get("_partial_"):
         return
     import torch
 
-    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter = torch.nn.Parameter(torch.zeros(1, 1))  # a matrix: some take nothing else
     given = {key: value for key, value in settings.items() if not key.startswith("_")}
     try:
         optimizer([parameter], **given)
-    except ValueError as error:
+    except Exception as error:  # whatever it dies of
         yield f"optimizer: {error}"
-    except Exception:  # keys and types, which are reported elsewhere
-        return
 
 
 RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
@@ -239,58 +249,8 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     metric_is_measured,
     training_ends,
     optimizer_accepts_its_numbers,
+    divergence_has_token_values,
     masking_is_accepted,
     checkpoint_exists,
     checkpoint_is_used,
 )
-
-
-def select(cfg: Settings, path: str) -> Any:
-    """The value at a dotted key path, None if there is none."""
-    node: Any = cfg
-    for key in path.split("."):
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node
-
-
-def number(cfg: Settings, path: str) -> int | None:
-    """The positive whole number at a key path, None if there is none."""
-    value = select(cfg, path)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def component(cfg: Settings, path: str) -> Any:
-    """The function or class named at a key path, None if there is none."""
-    target = select(cfg, f"{path}._target_")
-    try:
-        return locate(target) if isinstance(target, str) else None
-    except LookupError:
-        return None
-
-
-def trains_on(cfg: Settings) -> str | None:
-    """What the job trains on (`stabledrl.declarations`)."""
-    kind: str | None = getattr(component(cfg, "job"), "trains_on", "rollouts")
-    return kind
-
-
-def processes(cfg: Settings) -> int:
-    """Number of training processes: trainer.devices x trainer.num_nodes."""
-    devices = select(cfg, "trainer.devices")
-    if isinstance(devices, str) and "," in devices:  # numbers of devices, as Lightning reads them
-        devices = [part for part in devices.split(",") if part.strip()]
-    if isinstance(devices, list):
-        count = len(devices)
-    elif isinstance(devices, str) and devices.isdigit():
-        count = int(devices)
-    elif isinstance(devices, int) and devices > 0:
-        count = devices
-    else:  # auto, -1 or unset: every accelerator there is, one process on CPU
-        count = 1 if select(cfg, "trainer.accelerator") == "cpu" else _visible_accelerators()
-    return count * (number(cfg, "trainer.num_nodes") or 1)
-
-
-def _visible_accelerators() -> int:
-    import torch
-
-    return max(1, torch.cuda.device_count())

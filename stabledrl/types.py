@@ -81,7 +81,8 @@ class Completions:
     """What a sampler returns, before grading.
 
     ids: completion tokens, no mask token left.
-    step: forward pass (0-based, over the whole completion) that committed each token.
+    step: forward pass (0-based, over the whole completion) that committed each token; the number
+    of passes where none did, in blocks after the one with the end token.
     log_probability: log p of each token when it was committed, at the sampling temperature (at 1
     where that is 0).
     forwards: forward passes spent per completion, in the mean.
@@ -131,7 +132,8 @@ class Sequences:
 class Corruption:
     """What an estimator hides, and how much each hidden token's log-probability counts.
 
-    mask: completion tokens replaced by the mask token, those after the end token always among them.
+    mask: completion tokens replaced by the mask token, those after the end token among them
+    (unless a decoding is replayed that saw them).
     weight: factor of log p(token) in the proxy; 0 where nothing is scored.
     prompt_mask: prompt tokens hidden as well, or None.
     An estimator without randomness (`exact`) has no draws: K = 0.

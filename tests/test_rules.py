@@ -79,24 +79,33 @@ def test_sizes_that_do_not_fit_are_refused(settings, words):
 )
 def test_numbers_out_of_range_are_refused(path, value, minimum):
     assert told({path: value}) == [f"{path}={value}: should be at least {minimum}"]
-    assert told({path: minimum}) == []
+    assert told({path: minimum}) == told({path: None}) == []
     assert told({path: float("inf")}) == [f"{path}=inf: should be finite"]
 
 
 def test_training_without_an_end_is_refused():
-    assert told({"trainer.max_epochs": None}) == [
-        "trainer.max_epochs=null: should be a whole number, at least 1"
-    ]
-    assert told({"trainer.gradient_clip_val": None}) == []
+    trainer = {"trainer._target_": "lightning.pytorch.Trainer"}
+    line = "trainer.max_epochs=null: should be a whole number, at least 1"
+    assert told(trainer | {"trainer.max_epochs": None}) == [line]
+    assert told(trainer) == [line]
+    assert told(trainer | {"trainer.max_epochs": None, "trainer.max_steps": 5}) == []
+    evaluate = {"job._target_": "stabledrl.jobs.evaluate.evaluate"}
+    assert told(trainer | evaluate) == []
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"), [("betas", [0.9, 1.5], "beta"), ("eps", -1.0, "epsilon")]
+    ("key", "value", "words"),
+    [
+        ("betas", [0.9, 1.5], "Invalid beta"),
+        ("eps", -1.0, "Invalid epsilon"),
+        ("betas", [0.9], "index"),
+        ("betas", [0.9, "x"], "not supported"),
+    ],
 )
 def test_numbers_that_the_optimizer_refuses_are_refused_before_it_is_built(key, value, words):
     adamw = {"optimizer._target_": "torch.optim.AdamW", "optimizer._partial_": True}
     (line,) = told(adamw | {f"optimizer.{key}": value})
-    assert line.startswith("optimizer: Invalid ")
+    assert line.startswith("optimizer: ")
     assert words in line
     assert told(adamw | {"optimizer.betas": [0.9, 0.99], "optimizer.eps": 1e-8}) == []
     assert len(told(adamw | {"optimizer.lr": -1.0})) == 1
@@ -246,3 +255,18 @@ def test_a_checkpoint_is_refused_where_nothing_goes_on_from_it(tmp_path):
     ]
     assert told(evaluate | {"ckpt_path": None}) == []
     assert told(evaluate | {"job._target_": "stabledrl.jobs.train.train"}) == []
+
+
+def test_a_divergence_per_token_needs_token_values():
+    level = {"kl.level._target_": "stabledrl.penalty.token", "kl.coefficient": 0.1}
+    estimator = "stabledrl.estimators."
+    elbo = {"estimator._target_": f"{estimator}elbo.Elbo"}
+    trajectory = {"estimator._target_": f"{estimator}trajectory.Trajectory"}
+    for settings, name in ((elbo, "Elbo"), (trajectory | {"estimator.draws": 2}, "Trajectory")):
+        assert told(level | settings) == [
+            f"kl.level=token needs an estimator with token values, estimator={name} as configured "
+            "has none: take kl.level=divided"
+        ]
+    assert told(level | trajectory) == []
+    assert told(level | {"estimator._target_": f"{estimator}mean_field.MeanField"}) == []
+    assert told(level | elbo | {"kl.coefficient": 0.0}) == []

@@ -13,7 +13,8 @@ def masked_log_probability(
 ) -> Float[Tensor, "draw sample completion_position"]:
     """log p(token | corruption) of every draw at counted masked positions, 0 elsewhere (nats).
 
-    A draw that gives no weight to any token of a sample costs that sample nothing and is 0.
+    A draw that gives no weight to any token of a sample costs that sample nothing and is 0
+    everywhere.
     """
     draw, sample = corruption.weight.any(-1).nonzero(as_tuple=True)
     prompt_mask = corruption.prompt_mask

@@ -9,10 +9,12 @@ from annotated_types import Ge, Lt
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from stabledrl.declarations import declares
 from stabledrl.estimators.draws import masked_log_probability
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
+@declares(token_values=True)
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class MeanField:
     """L̂ = Σ_k log p(y_k | completion fully masked, prompt tokens masked with probability p).

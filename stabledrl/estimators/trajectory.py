@@ -17,16 +17,17 @@ from stabledrl.functional.masking import dense_rank
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
-@declares(replays_decoding=True)
+@declares(replays_decoding=True, token_values=True)
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Trajectory:
     """L̂ = Σ_t Σ_{k committed in group t} log p(y_k | what stood before group t), in nats.
 
     The recorded decoding is replayed: with shrink = 1 every token is scored in the very state in
-    which the sampler chose it, so that L̂ is the log-probability of its choices at temperature 1
-    (of the order, as far as that does not depend on the tokens). With draws = K only K groups are
-    scored, chosen at random for each completion and weighted by (number of groups)/K: unbiased, and
-    as noisy and as cheap as K draws of an ELBO.
+    which the sampler chose it, tokens after the end token included, so that L̂ is the
+    log-probability of its choices at temperature 1 without guidance (of the order, as far as that
+    does not depend on the tokens). With draws = K only K groups are scored, chosen at random for
+    each completion and weighted by (number of groups)/K: unbiased, and as cheap as K draws of an
+    ELBO.
 
     shrink: neighbouring passes scored from the state before the first of them (TraceRL: 1 for block
     diffusion, 8 for full attention): as many times fewer groups, and a bias.
@@ -47,16 +48,18 @@ class Trajectory:
         number = group.masked_fill(~counted, 0).max() + 1
         groups = torch.arange(int(number), device=group.device)[:, None, None]
         scored = (group == groups) & counted
+        never = torch.iinfo(sequences.step.dtype).max
+        begin = torch.where(scored, sequences.step, never).amin(-1, keepdim=True)
         weight = scored.float()
         if self.draws is not None:
-            weight = weight * self._chosen(scored.any(-1), generator)[..., None]
-        return Corruption((group >= groups) | ~counted, weight)
+            noise = torch.rand(counted.shape, generator=generator).T.to(group.device)
+            weight = weight * self._chosen(scored.any(-1), noise[: int(number)])[..., None]
+        return Corruption(sequences.step >= begin, weight)
 
     def _chosen(
-        self, filled: Bool[Tensor, "group sample"], generator: torch.Generator
+        self, filled: Bool[Tensor, "group sample"], noise: Float[Tensor, "group sample"]
     ) -> Float[Tensor, "group sample"]:
-        """(number of groups)/K for K filled groups at random, else 0; drawn in sample order."""
-        noise = torch.rand(filled.T.shape, generator=generator).T.to(filled.device)
+        """(number of groups)/K for the K filled groups of least noise, else 0."""
         rank = noise.masked_fill(~filled, 2.0).argsort(0).argsort(0)
         number = filled.sum(0)
         taken = number.clamp(max=self.draws)

@@ -43,8 +43,8 @@ def starting_point(cfg: DictConfig) -> Checkpoint | None:
         raise ConfigurationError([str(error)]) from error
     if checkpoint is not None:
         path, content = checkpoint
-        epochs, done = cfg.trainer.max_epochs, content["epoch"] + 1  # of Lightning, from 0
-        if done > epochs:
+        epochs, done = cfg.trainer.get("max_epochs"), content["epoch"] + 1  # of Lightning, from 0
+        if epochs is not None and done > epochs:
             raise ConfigurationError(
                 [f"trainer.max_epochs={epochs}: {path} is after epoch {done}; set at least that"]
             )

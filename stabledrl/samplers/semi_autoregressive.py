@@ -94,7 +94,7 @@ class SemiAutoregressive:
         facts = policy.facts
         uniform = uniform.to(prompt_ids.device)
         ids = prompt_ids.new_full((len(prompt_ids), self.length), facts.mask_token_id)
-        step = torch.zeros_like(ids)
+        step = torch.full_like(ids, self.steps)
         log_probability = torch.zeros(ids.shape, device=ids.device)
         alive = torch.arange(len(ids), device=ids.device)
         passes = self.steps // self.blocks

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from stabledrl.estimators.trajectory import Trajectory
-from stabledrl.functional.decoding import top_margin
+from stabledrl.functional.decoding import random_order, token_probability
 from stabledrl.functional.masking import counted_tokens
 from stabledrl.policy import Policy
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.semi_autoregressive import Confidence, SemiAutoregressive
 from stabledrl.types import Completions, Sequences
 from tests.policies import END, MASK, VOCABULARY, fake_policy, left_padded
 
@@ -29,20 +29,24 @@ def by_hand(step: Tensor = STEP) -> Sequences:
 
 
 def policy() -> Policy:
-    """Predictions depend on everything that is visible; the mask token is never predicted."""
+    """Predictions depend on everything that is visible; ends are likely, mask tokens never."""
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator())
     table[:, MASK] = -1e6
 
     def logits(ids: Tensor) -> Tensor:
         position = torch.arange(1, ids.shape[1] + 1)[:, None]
-        return table[ids] + (table[ids] * position.sin()).sum(1, keepdim=True)
+        score = table[ids] + (table[ids] * position.sin()).sum(1, keepdim=True)
+        score[..., END] += 3  # nats
+        return score
 
     return fake_policy(logits)
 
 
-def decoded(threshold: float | None = None) -> tuple[Sequences, Completions]:
+def decoded(
+    threshold: float | None = None, confidence: Confidence = random_order
+) -> tuple[Sequences, Completions]:
     """Completions of the tiny policy, in two blocks, with what the sampler says about them."""
-    sampler = SemiAutoregressive(8, 4, 8, 1.0, confidence=top_margin, threshold=threshold)
+    sampler = SemiAutoregressive(8, 4, 8, 1.0, confidence=confidence, threshold=threshold)
     prompt_ids, prompt_mask = left_padded(PROMPTS)
     uniform = sampler.draw(len(PROMPTS), torch.Generator().manual_seed(3))
     completions = sampler(policy(), prompt_ids, prompt_mask, uniform)
@@ -55,15 +59,27 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("threshold", [None, 0.5])
+def passes(sequences: Sequences) -> list[int]:
+    """Number of passes of every completion that committed counted tokens."""
+    rows = zip(sequences.step, sequences.completion_mask, strict=True)
+    return [len(set(step[counted].tolist())) for step, counted in rows]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "confidence"), [(None, random_order), (0.5, token_probability)]
+)
 @torch.no_grad()
-def test_every_token_has_the_probability_it_was_sampled_with(threshold: float | None) -> None:
-    sequences, completions = decoded(threshold)
+def test_every_token_has_the_probability_it_was_sampled_with(
+    threshold: float | None, confidence: Confidence
+) -> None:
+    sequences, completions = decoded(threshold, confidence)
     estimator = Trajectory()
     likelihood = estimator(policy(), sequences, estimator.draw(sequences, 1, generator()))
     counted = sequences.completion_mask
-    assert not counted.all()  # some end early
-    assert completions.step.max() == 7  # some do not
+    assert (completions.step == 8).any()  # some end in the first block
+    assert (completions.step == 7).any()  # some do not
+    earlier = completions.step < torch.where(counted, completions.step, -1).amax(-1, keepdim=True)
+    assert (earlier & ~counted).any()  # and the sampler saw tokens that do not count
     expected = torch.where(counted, completions.log_probability, 0)
     assert likelihood.token_value is not None
     torch.testing.assert_close(likelihood.token_value, expected, rtol=0, atol=1e-5)
@@ -72,8 +88,8 @@ def test_every_token_has_the_probability_it_was_sampled_with(threshold: float | 
 
 def test_states_are_those_of_the_decoding() -> None:
     corruption = Trajectory().draw(by_hand(), 1, generator())
-    # passes 0, 4, 7 are groups 0, 1, 2; the token after the end is hidden throughout
-    states = [[1, 1, 1, 1, 1], [1, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
+    # passes 0, 4, 7 are groups 0, 1, 2; the token after the end was there from pass 2 on
+    states = [[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 1, 0]]
     scored = [[0, 1, 0, 0, 0], [1, 0, 1, 0, 0], [0, 0, 0, 1, 0]]
     assert corruption.mask[:, 0].int().tolist() == states
     assert corruption.weight[:, 0].int().tolist() == scored
@@ -81,7 +97,7 @@ def test_states_are_those_of_the_decoding() -> None:
 
 def test_shrink_scores_neighbouring_passes_from_the_state_before_the_first() -> None:
     corruption = Trajectory(shrink=2).draw(by_hand(), 1, generator())
-    assert corruption.mask[:, 0].int().tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 1]]
+    assert corruption.mask[:, 0].int().tolist() == [[1, 1, 1, 1, 1], [0, 0, 0, 1, 0]]
     assert corruption.weight[:, 0].int().tolist() == [[1, 1, 1, 0, 0], [0, 0, 0, 1, 0]]
 
 
@@ -117,12 +133,11 @@ def test_groups_that_are_not_drawn_cost_no_forward_pass() -> None:
             return torch.zeros(mask.shape)
 
     sequences, _ = decoded()
-    for draws, expected in ((1, 12), (2, 24)):
+    groups = passes(sequences)
+    for draws in (1, 2):
         scorer, estimator = Counting(), Trajectory(draws=draws)
         estimator(scorer, sequences, estimator.draw(sequences, 1, generator()))
-        assert scorer.rows == expected
-    rows = zip(sequences.step, sequences.completion_mask, strict=True)
-    groups = [len(set(step[counted].tolist())) for step, counted in rows]
+        assert scorer.rows == sum(min(draws, number) for number in groups)
     scorer, estimator = Counting(), Trajectory()
     estimator(scorer, sequences, estimator.draw(sequences, 1, generator()))
     assert scorer.rows == sum(groups)
@@ -130,9 +145,15 @@ def test_groups_that_are_not_drawn_cost_no_forward_pass() -> None:
 
 def test_what_was_drawn_for_a_sample_does_not_depend_on_the_others() -> None:
     sequences, _ = decoded()
+    number = torch.tensor(passes(sequences))
+    sequences = sequences[number.argsort()]  # few passes first
     estimator = Trajectory(draws=2)
     whole = estimator.draw(sequences, 1, generator())
-    assert torch.equal(whole[slice(0, 3)].weight, whole.weight[:, :3])
+    first = int((number < number.max()).sum())
+    part = estimator.draw(sequences[:first], 1, generator()).weight
+    assert len(part) < len(whole.weight)
+    assert torch.equal(whole.weight[: len(part), :first], part)
+    assert not whole.weight[len(part) :, :first].any()
     assert torch.equal(whole.weight, estimator.draw(sequences, 1, generator()).weight)
     assert not torch.equal(whole.weight, estimator.draw(sequences, 1, generator(1)).weight)
 

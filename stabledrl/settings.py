@@ -1,0 +1,61 @@
+"""Reads a resolved configuration, as plain dicts: what the rules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stabledrl.binding import locate
+
+Settings = Mapping[str, Any]
+
+
+def select(cfg: Settings, path: str) -> Any:
+    """The value at a dotted key path, None if there is none."""
+    node: Any = cfg
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def number(cfg: Settings, path: str) -> int | None:
+    """The positive whole number at a key path, None if there is none."""
+    value = select(cfg, path)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def component(cfg: Settings, path: str) -> Any:
+    """The function or class named at a key path, None if there is none."""
+    target = select(cfg, f"{path}._target_")
+    try:
+        return locate(target) if isinstance(target, str) else None
+    except LookupError:
+        return None
+
+
+def trains_on(cfg: Settings) -> str | None:
+    """What the job trains on (`stabledrl.declarations`)."""
+    kind: str | None = getattr(component(cfg, "job"), "trains_on", "rollouts")
+    return kind
+
+
+def processes(cfg: Settings) -> int:
+    """Number of training processes: trainer.devices x trainer.num_nodes."""
+    devices = select(cfg, "trainer.devices")
+    if isinstance(devices, str) and "," in devices:  # numbers of devices, as Lightning reads them
+        devices = [part for part in devices.split(",") if part.strip()]
+    if isinstance(devices, list):
+        count = len(devices)
+    elif isinstance(devices, str) and devices.isdigit():
+        count = int(devices)
+    elif isinstance(devices, int) and devices > 0:
+        count = devices
+    else:  # auto, -1 or unset: every accelerator there is, one process on CPU
+        count = 1 if select(cfg, "trainer.accelerator") == "cpu" else _visible_accelerators()
+    return count * (number(cfg, "trainer.num_nodes") or 1)
+
+
+def _visible_accelerators() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())
