@@ -34,7 +34,7 @@ def matches(key: str, pattern: str) -> bool:
 def logged(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The columns of metrics.csv after a run."""
     directory = tmp_path_factory.mktemp("run")
-    train(small(directory))
+    train(small(directory, "rollout.drift_every=1"))
     with (directory / "metrics.csv").open(newline="") as file:
         return next(csv.reader(file))
 

@@ -106,7 +106,7 @@ def gradient_spike(series: Series) -> int | None:
 
 
 def ratio_noise(series: Series) -> int | None:
-    """train/ratio/noise_std at 6 times the usual in five phases in a row; never where there is none."""
+    """train/ratio/noise_std at 6 times the usual in five phases in a row; never if it is off."""
     return _rise(logged(series, "train/ratio/noise_std"), 6)
 
 
@@ -121,7 +121,7 @@ def ess_drop(series: Series) -> int | None:
 
 
 def policy_drift(series: Series) -> int | None:
-    """train/drift/old at 10 times the usual in five phases in a row: phases that move the policy far."""
+    """train/drift/old at 10 times the usual in five phases in a row: phases move the policy far."""
     return _rise(logged(series, "train/drift/old"), 10)
 
 

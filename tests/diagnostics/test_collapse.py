@@ -136,7 +136,7 @@ def test_phases_that_logged_nothing_keep_their_numbers():
 
 
 def test_noise_of_a_low_solve_rate_raises_no_alarm():
-    # three solved completions of 64 in the mean: the definition alone is met by noise, not the alarm
+    # few solved completions of 64: noise meets the definition, the alarm asks for more
     rate = np.random.default_rng(0).binomial(64, 0.05, (50, 500)) / 64
     assert [row for row in rate if detect({"train/solved": row}).signals] == []
     rarely = np.random.default_rng(0).binomial(64, 0.02, (50, 500)) / 64
