@@ -227,6 +227,21 @@ ALARMS: tuple[Alarm, ...] = (
     reward_collapse,
 )
 
+# Every metric that an alarm or the definition of a collapse reads
+WATCHED = (
+    "train/solved",
+    "train/reward",
+    "train/reward_std",
+    "train/grad_norm",
+    "train/kl",
+    "train/ess",
+    "train/ratio/noise_std",
+    "train/drift/old",
+    "train/completions/mean_length",
+    "train/completions/max_length",
+    "train/completions/top_token_share",
+)
+
 
 def _rise(metric: Logged, factor: float) -> int | None:
     """First phase of those in which a metric of positive size is far above the usual."""

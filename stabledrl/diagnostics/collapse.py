@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from stabledrl.diagnostics.alarms import ALARMS, logged
+from stabledrl.diagnostics.alarms import ALARMS, logged, reward_collapse
 from stabledrl.diagnostics.falls import falls
 
 
@@ -51,3 +52,27 @@ def detect(series: Mapping[str, Sequence[float]]) -> Verdict:
         began=int(judged.phases[last[0].held]) if last else None,
         signals=tuple(sorted(signals, key=lambda signal: signal.phase)),
     )
+
+
+def fell_beyond_noise(verdict: Verdict) -> bool:
+    """Whether the run has collapsed and noise of a low solve rate cannot be the reason."""
+    alarms = {signal.name for signal in verdict.signals}
+    return verdict.collapsed and reward_collapse.__name__ in alarms
+
+
+def plain(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain values, for summary.json."""
+    return {
+        "collapsed": verdict.collapsed,
+        "began": verdict.began,
+        "first_signal": verdict.first_signal,
+        "signals": [{"name": signal.name, "phase": signal.phase} for signal in verdict.signals],
+    }
+
+
+def phrase(verdict: Verdict) -> str:
+    """The verdict in a few words."""
+    first = ""
+    if verdict.signals:
+        first = f", first signal {verdict.first_signal} (phase {verdict.signals[0].phase})"
+    return (f"began in phase {verdict.began}" if verdict.collapsed else "none") + first

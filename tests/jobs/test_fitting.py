@@ -74,7 +74,10 @@ def equal_runs(left: Path, right: Path) -> None:
     one, two = newest(left), newest(right)
     for part in PARTS:
         assert same(one[part], two[part]), part
+    assert one["gradient_norms"] == two["gradient_norms"]
     assert one["callbacks"]["Guard"] == two["callbacks"]["Guard"]
+    # as text: NaN, where something was not logged, does not equal itself
+    assert str(one["callbacks"]["Stability"]) == str(two["callbacks"]["Stability"])
     weights = [(folder / "model/model.safetensors").read_bytes() for folder in (left, right)]
     assert weights[0] == weights[1]
     texts = [
@@ -87,7 +90,7 @@ def equal_runs(left: Path, right: Path) -> None:
     for summary in summaries:
         final = summary["metrics"]["final"]
         summary["metrics"]["final"] = {k: v for k, v in final.items() if not k.startswith(CLOCK)}
-    for key in ("metrics", "optimized_metric", "status"):
+    for key in ("metrics", "optimized_metric", "status", "collapse"):
         assert summaries[0][key] == summaries[1][key]
 
 
