@@ -22,6 +22,7 @@ Series = Mapping[str, Sequence[float] | NDArray[np.float64]]
 Alarm = Callable[[Series], int | None]
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
 
 BASELINE = 10  # logged phases that say what is usual
 MEMORY = 50  # phases that a slowly moving metric is compared with
@@ -79,8 +80,11 @@ def usual(values: Values) -> Usual | None:
     return Usual(center, DEVIATION * float(np.median(np.abs(first - center))))
 
 
-def sustained(flags: Flags, needed: int = 3, window: int = 5) -> int | None:
-    """First index of the earliest `window` neighbours among which `needed` flags are set."""
+def sustained(flags: Flags | Counts, needed: int = 3, window: int = 5) -> int | None:
+    """First index of the earliest `window` neighbours among which `needed` flags are set.
+
+    A count instead of a flag stands for as many.
+    """
     total = np.concatenate([np.zeros(window, dtype=np.int64), flags.cumsum()])
     reached = np.flatnonzero(total[window:] - total[:-window] >= needed)
     if not len(reached):
@@ -99,10 +103,8 @@ def gradient_spike(series: Series) -> int | None:
     expected = usual(norm.values)
     if expected is None or expected.center == 0:
         return None
-    single = np.flatnonzero(norm.values > expected.far_above(50))
-    lasting = sustained(norm.values > expected.far_above(10))
-    found = [int(single[0])] if len(single) else []
-    return norm.phase(min([*found, *([] if lasting is None else [lasting])], default=None))
+    large = (norm.values > expected.far_above(10)).astype(np.int64)
+    return norm.phase(sustained(large + 2 * (norm.values > expected.far_above(50))))
 
 
 def ratio_noise(series: Series) -> int | None:
@@ -203,14 +205,18 @@ def zero_group_std(series: Series) -> int | None:
 def reward_collapse(series: Series) -> int | None:
     """Solve rate or reward below half its running maximum, 10-phase means, by more than noise.
 
-    The phase is the first after the one in which the running maximum last held.
+    The phase is the first after the one in which the running maximum last held. If both fell, it is
+    that of the fall that was found first.
     """
     found = []
     for name in ("train/solved", "train/reward"):
         metric = logged(series, name)
-        begun = [fall.held + 1 for fall in falls(metric.values) if fall.exceeds_noise]
-        found += [int(metric.phases[index]) for index in begun[:1]]
-    return min(found, default=None)
+        found += [
+            (int(metric.phases[fall.distinct]), int(metric.phases[fall.held + 1]))
+            for fall in falls(metric.values)
+            if fall.distinct is not None
+        ]
+    return min(found)[1] if found else None
 
 
 # In the order in which one leads to the other: of two that moved in the same phase, the cause first

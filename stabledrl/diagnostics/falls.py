@@ -23,14 +23,14 @@ class Fall:
 
     held: where the running maximum of the mean last held, within its noise. fallen: where the mean
     was first below half of it. recovered: where it was first above 60 % of the running maximum
-    again, None if that did not happen. exceeds_noise: whether the fall is larger than what the
-    noise before it would explain.
+    again, None if that did not happen. distinct: where the fall was first larger than the noise
+    before it explains, None if it never was.
     """
 
     held: int
     fallen: int
     recovered: int | None
-    exceeds_noise: bool
+    distinct: int | None
 
 
 def falls(values: NDArray[np.float64]) -> list[Fall]:
@@ -72,11 +72,13 @@ def _fall(
     # outliers count here: one phase far below all others halves a mean of ten, but no median
     noise = DISTINCT * float(changes.std()) / math.sqrt(2 * SMOOTHED)
     median = np.median(sliding_window_view(values, SMOOTHED)[fallen:recovered], axis=-1)
-    distinct = (mean[fallen:recovered] < highest - noise) & (median < RECOVERED * highest)
+    during = mean[fallen:recovered]
+    bound = min(FALLEN * highest, highest - noise)
+    distinct = np.flatnonzero((during < bound) & (median < RECOVERED * highest))
     lag = SMOOTHED - 1
     return Fall(
         held + lag,
         fallen + lag,
         None if recovered is None else recovered + lag,
-        bool((distinct & (mean[fallen:recovered] < FALLEN * highest)).any()),
+        fallen + int(distinct[0]) + lag if len(distinct) else None,
     )

@@ -65,6 +65,21 @@ def test_an_alarm_is_raised_soon_and_never_taken_back():
                 assert [signal.name for signal in known] == [name]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nor_is_the_phase_of_an_alarm_changed_when_more_is_known(seed):
+    # both rewards fall, the second from an earlier maximum; gradients grow before they explode
+    streams = changed(healthy(120, seed), "train/solved", 70, 0.0)
+    streams = changed(streams, "train/reward", 50, 0.0, over=60)
+    for start, factor in ((55, 12), (60, 1e4)):
+        streams["train/grad_norm"][start:] *= factor
+    known: tuple[Signal, ...] = ()
+    for phases in range(1, 121):
+        found = detect({key: values[:phases] for key, values in streams.items()}).signals
+        assert set(known) <= set(found)
+        known = found
+    assert {signal.name for signal in known} == {"gradient_spike", "reward_collapse"}
+
+
 def test_the_order_is_that_in_which_signals_moved():
     streams = changed(healthy(200), "train/reward", 90, 0.0)
     streams = changed(streams, "train/grad_norm", 80, 100.0)
@@ -195,3 +210,5 @@ def test_sustained_by_hand():
     assert sustained(flags[:9]) is None
     assert sustained(np.ones(3, dtype=bool)) == 0
     assert sustained(np.zeros(0, dtype=bool)) is None
+    assert sustained(np.array([0, 0, 1, 0, 0, 0, 3])) == 2  # 2..6 hold four
+    assert sustained(np.array([1, 0, 0, 0, 0, 3])) == 5
