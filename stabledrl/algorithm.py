@@ -96,10 +96,7 @@ class Algorithm:
         def score(scorer: Scorer, corruption: Corruption) -> Likelihood:
             key = (id(scorer), id(corruption))
             if key not in scored:
-                chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
-                scored[key] = Likelihood.join(
-                    [self.estimator(scorer, sequences[at], corruption[at]) for at in chunks]
-                )
+                scored[key] = self._scored(scorer, sequences, corruption, rows)
             return scored[key]
 
         return [
@@ -122,6 +119,33 @@ class Algorithm:
             return None
         noise = torch.randn(reward.shape, generator=generator)
         return self.ratio.noise_std * noise.to(reward.device)
+
+    @torch.no_grad()
+    def drift(
+        self,
+        policy: Scorer,
+        reference: Scorer,
+        sequences: Sequences,
+        group_size: int,
+        rows: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, ""]:
+        """Mean of (L̂_policy − L̂_reference)/|y| in nats per token, on the policy's own samples.
+
+        An estimate of KL(policy ‖ reference), k1 of `functional.kl`; both on the same masks, whose
+        noise then cancels. Two evaluations of all samples.
+        """
+        corruption = self.estimator.draw(sequences, group_size, generator)
+        new, old = (self._scored(it, sequences, corruption, rows) for it in (policy, reference))
+        return ((new.value - old.value).float() / sequences.length.clamp(min=1)).mean()
+
+    def _scored(
+        self, scorer: Scorer, sequences: Sequences, corruption: Corruption, rows: int
+    ) -> Likelihood:
+        chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
+        return Likelihood.join(
+            [self.estimator(scorer, sequences[at], corruption[at]) for at in chunks]
+        )
 
     def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
         """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""
@@ -169,6 +193,7 @@ def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
         "train/ratio/max": guarded_exp(largest),
         "train/ratio/log_std": spread,
         "train/ratio/log_max": largest,
+        "train/drift/old": -center,  # E_old[log π_old − log π_θ] is their divergence
     }
 
 

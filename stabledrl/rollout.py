@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stabledrl.functional.advantage import centered
 from stabledrl.functional.masking import counted_tokens
+from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.types import Completions, Prompt, RewardOutput, Sequences, Task
@@ -148,8 +149,21 @@ def rollout_metrics(
         "time/rollout_s": torch.tensor(rollout.sampling_s),
         "time/reward_s": torch.tensor(rollout.grading_s),
     }
+    metrics |= token_metrics(rollout)
     names = sorted({name for item in rollout.rewards for name in item.parts})
     for name in names:
         values = [item.parts[name] for item in rollout.rewards if name in item.parts]
         metrics[f"train/rewards/{name}/mean"] = torch.tensor(values).mean()
     return {name: float(value) for name, value in metrics.items()}
+
+
+def token_metrics(rollout: Rollout) -> dict[str, Tensor]:
+    """What the counted tokens of a phase say: how certain, how uniform, how fast."""
+    counted = rollout.sequences.completion_mask
+    _, occurrences = rollout.sequences.completion_ids[counted].unique(return_counts=True)
+    total = counted.sum()
+    return {
+        "train/entropy": -masked_mean(rollout.completions.log_probability, counted),
+        "train/completions/top_token_share": occurrences.max() / total,
+        "perf/tokens_per_s": total / rollout.sampling_s,
+    }

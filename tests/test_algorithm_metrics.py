@@ -52,6 +52,7 @@ def test_metrics_by_hand() -> None:
         "train/ratio/max": 2.0,
         "train/ratio/log_max": log2,
         "train/ratio/log_std": 1.5 * log2,  # log ratios 1 and −2 in units of log 2
+        "train/drift/old": 0.5 * log2,  # minus the mean of 1 and −2 in units of log 2
         "train/ess": 2.25**2 / (4 + 0.0625) / 2,
         "train/bypass_rate": 0.5,
         "train/clip_ratio/low_mean": 0.0,
@@ -91,3 +92,36 @@ def test_clamped_ratios_are_counted_where_they_are_clamped(
     old[5] -= 1000  # ρ = exp(1000)
     batch = replace(batch, old=Likelihood(old, old))
     assert chosen.loss(policy, batch).metrics["guard/clamped_ratios"] == count
+
+
+def test_drift_by_hand() -> None:
+    new, start = tiny_policy(), tiny_policy()
+    # what is known of four completions, handed out two by two
+    values = {
+        id(new): iter(torch.tensor([[-6.0, -3.0], [-12.0, -1.0]])),
+        id(start): iter(torch.tensor([[-9.0, -6.0], [-6.0, -1.0]])),
+    }
+    drawn = []
+
+    class Known:
+        def draw(self, sequences: Sequences, size: int, generator: object) -> Corruption:
+            empty = torch.zeros(0, 4, 6)
+            drawn.append(Corruption(empty > 0, empty))
+            return drawn[-1]
+
+        def __call__(self, policy: object, sequences: object, corruption: object) -> Likelihood:
+            chunk = next(values[id(policy)])
+            return Likelihood(chunk, chunk)
+
+    sequences = phase_sequences(2, 2)
+    assert sequences.length.tolist() == [3, 6, 6, 3]
+    found = algorithm(estimator=Known()).drift(new, start, sequences, 2, 2, keyed("x"))
+    # differences 3, 3, −6 and 0, divided by the lengths
+    assert float(found) == pytest.approx((3 / 3 + 3 / 6 - 6 / 6 + 0) / 4)
+    assert len(drawn) == 1  # the same masks for both
+
+
+def test_a_policy_has_not_drifted_from_itself() -> None:
+    policy = tiny_policy()
+    found = algorithm().drift(policy, policy, phase_sequences(), 3, 5, keyed("x"))
+    assert float(found) == 0

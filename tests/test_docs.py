@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from stabledrl.diagnostics.alarms import ALARMS
 from stabledrl.jobs.train import train
 from tests.conftest import ROOT
 from tests.training.small_runs import small
@@ -34,7 +35,7 @@ def matches(key: str, pattern: str) -> bool:
 def logged(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The columns of metrics.csv after a run."""
     directory = tmp_path_factory.mktemp("run")
-    train(small(directory))
+    train(small(directory, "rollout.drift_every=1"))
     with (directory / "metrics.csv").open(newline="") as file:
         return next(csv.reader(file))
 
@@ -64,3 +65,9 @@ def test_every_documented_key_is_logged(logged):
 def test_no_key_is_documented_twice():
     keys = documented()
     assert sorted(set(keys)) == sorted(keys)
+
+
+def test_every_alarm_is_explained():
+    _, text = (ROOT / "docs/metrics.md").read_text().split("## Alarms")
+    explained = re.findall(r"\*\*(\w+)\*\*", text)
+    assert sorted(explained) == sorted(alarm.__name__ for alarm in ALARMS)

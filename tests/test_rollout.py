@@ -133,11 +133,14 @@ def fabricated() -> Rollout:
         for index, total in enumerate(totals)
     ]
     zeros = torch.zeros(6, 5)
+    log_probability = zeros.clone()
+    log_probability[:, 0] = torch.tensor([-1.0, -2.0, -3.0, 0.0, -1.0, -2.0])
+    log_probability[0, 3:] = -100.0  # after the end token: not counted
     return Rollout(
         prompts=PROMPTS[:2],
         group_size=3,
         sequences=Sequences(ids, ids > 0, ids, counted_tokens(ids, (END,))),
-        completions=Completions(ids, zeros.long(), zeros, 2.0),
+        completions=Completions(ids, zeros.long(), log_probability, 2.0),
         texts=["12", "12345", "", "12345", "12345", "1234"],
         rewards=rewards,
         sampling_s=1.5,
@@ -161,6 +164,9 @@ def test_metrics_by_hand() -> None:
         "train/completions/frac_empty": 1 / 6,
         "train/completions/distinct": 4 / 6,
         "sampler/tokens_per_forward": 4 / 2,
+        "train/entropy": 9 / 24,
+        "train/completions/top_token_share": 5 / 24,  # token 5, and 6 too
+        "perf/tokens_per_s": 24 / 1.5,
         "time/rollout_s": 1.5,
         "time/reward_s": 0.25,
         "train/rewards/cells/mean": 0.25 * 15 / 6,
@@ -184,6 +190,7 @@ def test_equal_rewards_have_no_deviation_at_all(members: int) -> None:
         group_size=members,
         prompts=PROMPTS[:1],
         sequences=Sequences(ids, ids > 0, ids, counted_tokens(ids, (END,))),
+        completions=Completions(ids, ids, torch.zeros(ids.shape), 2.0),
         rewards=[RewardOutput(0.1, False)] * members,
     )
     metrics = rollout_metrics(rollout, (END,), None)

@@ -10,13 +10,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from omegaconf import DictConfig
 
 from stabledrl.config import build
+from stabledrl.diagnostics.collapse import Verdict, phrase, plain
 from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.record import Record
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, find
 from stabledrl.training.metrics_file import MetricsFile
-from stabledrl.training.module import PolicyModule, Validation
+from stabledrl.training.module import PolicyModule, ReinforcementModule, Validation
 from stabledrl.types import Task
 
 # What every validation measures, hence what `optimized_metric` may name.
@@ -84,13 +86,21 @@ def fit(
     finally:
         close_loggers()
     module.policy.save_pretrained(record.directory / "model")
-    return _summarize(cfg, record, module, final)
+    watching = [item.verdict for item in callbacks if isinstance(item, Stability)]
+    return _summarize(cfg, record, module, final, watching[0] if watching else None)
 
 
 def _summarize(
-    cfg: DictConfig, record: Record, module: PolicyModule, final: dict[str, float]
+    cfg: DictConfig,
+    record: Record,
+    module: PolicyModule,
+    final: dict[str, float],
+    verdict: Verdict | None,
 ) -> float | None:
-    """summary.json and the panel; final holds the metrics of the last epoch."""
+    """summary.json and the panel; final holds the metrics of the last epoch.
+
+    verdict: on the stability of rollouts; None if nobody watched, which summary.json says as null.
+    """
     final = final | module.history[-1]  # all there is if the checkpoint was the end of training
     solved = [item["val/solved"] for item in module.history]
     optimized = final.get(cfg.optimized_metric)
@@ -105,5 +115,9 @@ def _summarize(
         ("updates", f"{module.global_step}"),
         ("policy", f"{record.directory}/model"),
     ]
-    record.finish(metrics, optimized, dict(module.seconds), rows)
+    findings = {}
+    if isinstance(module, ReinforcementModule):
+        findings["collapse"] = plain(verdict) if verdict else None
+        rows[1:1] = [("collapse", phrase(verdict))] if verdict else []
+    record.finish(metrics, optimized, dict(module.seconds), rows, findings)
     return optimized

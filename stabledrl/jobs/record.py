@@ -63,13 +63,18 @@ class Record:
         optimized_metric: float | None,
         seconds: Mapping[str, float] | None = None,
         rows: Iterable[tuple[str, str]] = (),
+        findings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write summary.json and print a panel: metrics, wall time, where everything lies."""
+        """Write summary.json and print a panel: metrics, wall time, where everything lies.
+
+        findings: what else stands at the top of summary.json. rows: what else stands in the panel.
+        """
         total = time.perf_counter() - self._start
         summary = {
             "status": "finished",
             "optimized_metric": optimized_metric,
             "metrics": dict(metrics),
+            **(findings or {}),
             "seconds": {**(seconds or {}), "total": total},
             "seed": self._seed,
             "config_hash": self._hash,

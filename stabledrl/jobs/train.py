@@ -30,6 +30,7 @@ def train(cfg: DictConfig) -> float | None:
             inner_updates=sizes.inner_updates,
             prompts_per_batch=sizes.prompts_per_batch,
             sampling_rows=sizes.sampling_rows,
+            drift_every=sizes.get("drift_every", 0),
         ),
         seed=cfg.seed,
     )

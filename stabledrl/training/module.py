@@ -23,6 +23,7 @@ from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
+from stabledrl.training.spikes import Spikes
 from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -169,10 +170,13 @@ class ReinforcementModule(PolicyModule):
         self.collector = collector
         self.phase = 0
         self.last_phase: Phase | None = None
+        self.rows: list[dict[str, Tensor]] = []
         self._phase_begins = False
         self._parts: list[dict[str, Tensor]] = []
+        self._spikes = Spikes()
         penalty = collector.algorithm.penalty
         frozen = penalty.coefficient > 0 and penalty.reference == "frozen"
+        frozen = frozen or collector.settings.drift_every > 0
         # in a list, so that it is no submodule: neither trained nor saved
         self._reference = [copy.deepcopy(policy).requires_grad_(False)] if frozen else []
 
@@ -190,6 +194,7 @@ class ReinforcementModule(PolicyModule):
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True
+        self.rows = []
         return self.last_phase
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
@@ -224,7 +229,9 @@ class ReinforcementModule(PolicyModule):
             # θ = θ_old here: what the log-ratio shows is estimation noise alone
             metrics["train/ratio/noise_std"] = metrics["train/ratio/log_std"]
         metrics["phase"] = torch.tensor(float(self.phase))
+        metrics["train/grad_spike"] = torch.tensor(self._spikes(float(self.gradient_norm())))
         self.log_step(metrics, optimizer)
+        self.rows.append(metrics)
 
     def on_train_epoch_end(self) -> None:
         """The next phase; before checkpoints are written, which callbacks do afterwards."""
@@ -234,6 +241,7 @@ class ReinforcementModule(PolicyModule):
         """The phase counter; everything random is keyed by it, so no generator state is needed."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["phase"] = self.phase
+        checkpoint["gradient_norms"] = self._spikes.norms
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on at the phase after the checkpoint."""
@@ -243,6 +251,7 @@ class ReinforcementModule(PolicyModule):
             )
         super().on_load_checkpoint(checkpoint)
         self.phase = checkpoint["phase"]
+        self._spikes = Spikes(checkpoint.get("gradient_norms", ()))
 
 
 def merge(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

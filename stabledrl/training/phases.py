@@ -21,7 +21,8 @@ class PhaseSettings:
 
     prompts_per_phase: N. group_size: G completions per prompt. inner_updates: μ passes over a
     phase. prompts_per_batch: groups per forward and backward pass. sampling_rows: completions
-    decoded together (memory only).
+    decoded together (memory only). drift_every: phases between two measurements of the drift from
+    the frozen policy, 0 for none.
     """
 
     prompts_per_phase: int
@@ -29,6 +30,7 @@ class PhaseSettings:
     inner_updates: int
     prompts_per_batch: int
     sampling_rows: int
+    drift_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,17 @@ class PhaseCollector:
             lambda label: keyed_generator("masks", self.seed, phase, label),
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
+        if reference is not None and settings.drift_every and phase % settings.drift_every == 0:
+            metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)
         return Phase(rollout, batches, metrics)
+
+    def _drift(self, policy: Policy, reference: Policy, rollout: Rollout, phase: int) -> float:
+        size = self.settings.group_size
+        rows = self.settings.prompts_per_batch * size
+        generator = keyed_generator("drift", self.seed, phase)
+        return float(
+            self.algorithm.drift(policy, reference, rollout.sequences, size, rows, generator)
+        )
 
 
 class PhaseDataset(IterableDataset[Batch]):

@@ -9,7 +9,7 @@ import torch
 from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.train import train
 from stabledrl.models.tiny import load
-from tests.training.small_runs import Killed, rows, small
+from tests.training.small_runs import CLOCK, Killed, rows, small
 
 RUN = (
     "trainer.max_epochs=4",
@@ -17,6 +17,7 @@ RUN = (
     "rollout.prompts_per_batch=2",
     "scheduler=linear",
     "kl=k3",  # with a frozen reference, which no checkpoint holds
+    "rollout.drift_every=1",
 )
 
 
@@ -73,7 +74,10 @@ def equal_runs(left: Path, right: Path) -> None:
     one, two = newest(left), newest(right)
     for part in PARTS:
         assert same(one[part], two[part]), part
+    assert one["gradient_norms"] == two["gradient_norms"]
     assert one["callbacks"]["Guard"] == two["callbacks"]["Guard"]
+    # as text: NaN, where something was not logged, does not equal itself
+    assert str(one["callbacks"]["Stability"]) == str(two["callbacks"]["Stability"])
     weights = [(folder / "model/model.safetensors").read_bytes() for folder in (left, right)]
     assert weights[0] == weights[1]
     texts = [
@@ -85,8 +89,8 @@ def equal_runs(left: Path, right: Path) -> None:
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (left, right)]
     for summary in summaries:
         final = summary["metrics"]["final"]
-        summary["metrics"]["final"] = {k: v for k, v in final.items() if not k.startswith("time/")}
-    for key in ("metrics", "optimized_metric", "status"):
+        summary["metrics"]["final"] = {k: v for k, v in final.items() if not k.startswith(CLOCK)}
+    for key in ("metrics", "optimized_metric", "status", "collapse"):
         assert summaries[0][key] == summaries[1][key]
 
 

@@ -1,5 +1,6 @@
 """One epoch is one phase, accumulation changes no gradient, and what a step logs."""
 
+from dataclasses import replace
 from functools import partial
 
 import lightning.pytorch as pl
@@ -155,6 +156,27 @@ def test_where_few_rows_are_written_none_of_a_phase_is_lost(tmp_path):
     assert [row["step"] for row in third] == [2, 5, 8, 11, 14]  # phases begin with 0 and 8
     every[2] = every[0] | every[2]
     assert third == every[2::3]
+
+
+def test_drift_from_the_start_is_measured_every_nth_phase_without_a_penalty(tmp_path):
+    learner = module(replace(SETTINGS, drift_every=2))
+    found = logged(tmp_path, learner, max_epochs=3)
+    drift = [row["train/drift/reference"] for row in found if "train/drift/reference" in row]
+    assert [row["phase"] for row in found if "train/drift/reference" in row] == [0, 2]
+    assert drift[0] == 0  # nothing has been learned yet
+    assert drift[1] != 0
+    plain = logged(tmp_path / "plain", module(), max_epochs=3)
+    numbers = [{k: v for k, v in row.items() if k != "train/drift/reference"} for row in found]
+    assert numbers == plain  # measuring it changes nothing
+
+
+def test_gradient_spikes_are_measured_against_the_norms_before(tmp_path):
+    first, second, third, fourth = logged(tmp_path, module(), max_epochs=2)
+    norm = [row["train/grad_norm"] for row in (first, second, third, fourth)]
+    assert first["train/grad_spike"] == 1
+    assert second["train/grad_spike"] == pytest.approx(norm[1] / norm[0])
+    assert third["train/grad_spike"] == pytest.approx(norm[2] / ((norm[0] + norm[1]) / 2))
+    assert fourth["train/grad_spike"] == pytest.approx(norm[3] / sorted(norm[:3])[1])
 
 
 def test_the_progress_bar_and_the_summary_still_know_the_phase():
