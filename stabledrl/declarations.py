@@ -11,6 +11,7 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     longest_completion estimator: tokens of the longest it can score (None: any)
     replays_decoding   estimator: scores decoded completions only, not solutions (False)
     trains_on          job: "rollouts", "solutions" or None ("rollouts")
+    collects_phases    job: gathers rollout phases (where it trains on rollouts)
     metrics            job: what `optimized_metric` may name (None: not checked)
 
 with what is taken for granted where nothing is stated in parentheses.
