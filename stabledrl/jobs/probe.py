@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
+from functools import partial
 from typing import Annotated, Any, cast
 
 from annotated_types import Ge, Gt
@@ -126,15 +127,13 @@ def enumerable(length: Tensor, requested: int | None) -> tuple[Tensor, str]:
 
 def noise_by_draws(prober: Probe, draws: int, repetitions: int) -> dict[int, Noise]:
     """Noise under independent masks for 1…draws mask draws; empty where the estimator has none."""
-    estimator = prober.algorithm.estimator
-    known = fields(estimator) if is_dataclass(estimator) else ()
-    if "draws" not in {item.name for item in known}:
+    estimator: Any = prober.algorithm.estimator
+    if not is_dataclass(estimator) or not hasattr(estimator, "draws"):
         return {}
+    estimator_of = partial(replace, cast(Any, estimator))
     fewer = max(1, repetitions // 2)  # each costs as much as all pairings together
     return {
-        number: prober.noise(
-            fewer, pairing=independent, estimator=replace(cast(Any, estimator), draws=number)
-        )
+        number: prober.noise(fewer, pairing=independent, estimator=estimator_of(draws=number))
         for number in range(1, draws + 1)
     }
 
