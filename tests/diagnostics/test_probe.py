@@ -174,6 +174,7 @@ def advice(**changes):
 def test_loud_noise_names_the_pairing_and_the_number_of_draws():
     assert "masking.pairing=paired" in advice()
     assert "estimator.draws=3," in advice()
+    assert "estimator.draws=4," in advice(by_draws={1: LOUD, 2: QUIET, 3: LOUD, 4: QUIET})
     few = advice(by_draws={1: LOUD, 2: LOUD})
     assert "estimator.draws" not in few
     assert "No number of draws up to 2" in few
