@@ -13,7 +13,15 @@ import os
 from collections.abc import Callable, Iterator
 
 from stabledrl.errors import did_you_mean, listing
-from stabledrl.settings import Settings, component, number, processes, select, trains_on
+from stabledrl.settings import (
+    Settings,
+    collects_phases,
+    component,
+    number,
+    processes,
+    select,
+    trains_on,
+)
 
 # What third-party code should have in its annotations.
 MINIMA = (
@@ -34,7 +42,7 @@ SCORES = {
 def group_has_a_baseline(cfg: Settings) -> Iterator[str]:
     """A group of one has no other completion to be compared with."""
     size = number(cfg, "rollout.group_size")
-    if size == 1 and trains_on(cfg) == "rollouts":
+    if size == 1 and collects_phases(cfg):
         yield "rollout.group_size=1: G=1 gives no advantage, take at least 2 completions per prompt"
 
 
@@ -83,7 +91,7 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
     phase = number(cfg, "rollout.prompts_per_phase")
     batch = number(cfg, "rollout.prompts_per_batch")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    if trains_on(cfg) == "rollouts" and phase and batch and phase % (batch * accumulation):
+    if collects_phases(cfg) and phase and batch and phase % (batch * accumulation):
         yield (
             f"rollout.prompts_per_phase={phase} is not a multiple of "
             f"rollout.prompts_per_batch={batch} x trainer.accumulate_grad_batches={accumulation}"
@@ -106,7 +114,7 @@ def whole_step_normalization(cfg: Settings) -> Iterator[str]:
     """A normalization over the whole optimiser step needs it in one batch."""
     normalization = component(cfg, "normalization")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    if trains_on(cfg) != "rollouts":
+    if not collects_phases(cfg):
         return
     if getattr(normalization, "needs_whole_step", False) and accumulation > 1:
         yield (

@@ -39,6 +39,12 @@ def trains_on(cfg: Settings) -> str | None:
     return kind
 
 
+def collects_phases(cfg: Settings) -> bool:
+    """Whether the job gathers rollout phases, so that their sizes have to fit."""
+    stated = getattr(component(cfg, "job"), "collects_phases", None)
+    return trains_on(cfg) == "rollouts" if stated is None else bool(stated)
+
+
 def processes(cfg: Settings) -> int:
     """Number of training processes: trainer.devices x trainer.num_nodes."""
     devices = select(cfg, "trainer.devices")

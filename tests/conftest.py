@@ -11,6 +11,7 @@ CHECKED = [
     "estimators",
     "algorithm",
     "rollout",
+    "diagnostics.probe",
 ]
 install_import_hook([f"stabledrl.{room}" for room in CHECKED], "beartype.beartype")
 

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "algorithm": OBJECTIVE,
     "rewards": {"types", "errors"},
     "tasks": {"types", "rewards", "errors"},
-    "diagnostics": {"functional"},
+    "diagnostics": {"functional", "types"},
     "rollout": PHASE,
     "training": FLOOR,
     "jobs": FLOOR | {"jobs"},

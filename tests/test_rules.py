@@ -123,7 +123,8 @@ def test_numbers_that_the_optimizer_refuses_are_refused_before_it_is_built(key, 
 def test_rules_of_a_phase_bind_only_jobs_that_have_phases(settings):
     for job in ("pretrain", "evaluate"):
         assert told(settings | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
-    assert len(told(settings | {"job._target_": "stabledrl.jobs.train.train"})) == 1
+    for job in ("train", "probe"):
+        assert len(told(settings | {"job._target_": f"stabledrl.jobs.{job}.{job}"})) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+"""The probe's measurements: an algorithm and a policy on collected phases, nothing trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from stabledrl.algorithm import BYPASS_EPSILON, Algorithm
+from stabledrl.diagnostics.probe import Accuracy, Noise, Spread, accuracy, gradient_norm, noise
+from stabledrl.diagnostics.probe import spread as spread_of
+from stabledrl.estimators.exact import Exact
+from stabledrl.penalty import DivergencePenalty
+from stabledrl.policy import Policy
+from stabledrl.randomness import keyed_generator
+from stabledrl.types import Batch, Corruption, Likelihood, Scorer, Sequences
+
+Rules = Mapping[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Phase `number`: its completions and rewards [group, member], NaN without verdict."""
+
+    number: int
+    sequences: Sequences
+    reward: Float[Tensor, "group member"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measures an algorithm at θ = θ_old.
+
+    phases: what the policy sampled. seed: that of the run. rows: samples scored together, those of
+    a training batch.
+    """
+
+    algorithm: Algorithm
+    policy: Policy
+    phases: Sequence[Collected]
+    seed: int
+    rows: int
+
+    def prepared(self, algorithm: Algorithm, phase: Collected, repetition: int) -> Batch:
+        """The batch of the first inner update; repetition 0 has the masks that training draws."""
+        again = (repetition,) if repetition else ()
+        [batch] = algorithm.prepare(
+            self.policy,
+            self.policy,  # before any training the reference is the policy
+            phase.sequences,
+            phase.reward,
+            1,
+            self.rows,
+            lambda label: keyed_generator("masks", self.seed, phase.number, label, *again),
+        )
+        return batch
+
+    @torch.no_grad()
+    def likelihood(
+        self, algorithm: Algorithm, sequences: Sequences, corruption: Corruption
+    ) -> Likelihood:
+        """The proxy of all samples, `rows` at a time as `prepare` scores them."""
+        chunks = (slice(at, at + self.rows) for at in range(0, len(sequences), self.rows))
+        return Likelihood.join(
+            [algorithm.estimator(self.policy, sequences[at], corruption[at]) for at in chunks]
+        )
+
+    def log_ratio(
+        self, algorithm: Algorithm, phase: Collected, repetition: int
+    ) -> Float[Tensor, "group member unit"]:
+        """d of the first inner update, at the algorithm's ratio level."""
+        batch = self.prepared(algorithm, phase, repetition)
+        shape = batch.advantage.shape
+        new = self.likelihood(algorithm, batch.sequences, batch.corruption)
+        length = batch.sequences.length.view(shape)
+        return algorithm.ratio.log_ratio(new.value.view(shape), batch.old.value.view(shape), length)
+
+    @property
+    def advantage(self) -> Float[Tensor, "group member"]:
+        """Advantages of all phases."""
+        return torch.cat([self.algorithm.advantage(phase.reward) for phase in self.phases])
+
+    @property
+    def verdict(self) -> Tensor:
+        """Where there is a verdict, in all phases."""
+        return torch.cat([~phase.reward.isnan() for phase in self.phases])
+
+    def noise(self, repetitions: int, **changes: object) -> Noise:
+        """Noise and predicted bypass rate; changes are those of the algorithm."""
+        # the penalty has no part in a log-ratio
+        algorithm: Algorithm = replace(self.algorithm, penalty=DivergencePenalty(), **changes)  # type: ignore[arg-type]
+        drawn = [
+            torch.cat([self.log_ratio(algorithm, phase, repetition) for phase in self.phases])
+            for repetition in range(repetitions)
+        ]
+        return noise(torch.stack(drawn), self.advantage, self.verdict, BYPASS_EPSILON)
+
+    def spreads(self, rules: Rules, draws: int, groups: int) -> dict[str, Spread]:
+        """Norm of the loss's gradient on the first groups of the first phase, by rule.
+
+        The rules see the same draws and share one forward pass per draw; each has its own backward.
+        """
+        parameters = [item for item in self.policy.parameters() if item.requires_grad]
+        norms: dict[str, list[float]] = {name: [] for name in rules}
+        for draw in range(draws):
+            batch = self.prepared(self.algorithm, self.phases[0], draw).groups(0, groups)
+            scored = Scored(
+                self.algorithm.estimator(self.policy, batch.sequences, batch.corruption)
+            )
+            for name, (clipping, normalization) in rules.items():
+                algorithm = replace(
+                    self.algorithm,
+                    estimator=scored,
+                    clipping=clipping,
+                    normalization=normalization,
+                )
+                loss = algorithm.loss(self.policy, batch).loss
+                norms[name].append(gradient_norm(loss, parameters))
+        return {name: spread_of(torch.tensor(values)) for name, values in norms.items()}
+
+    def accuracy(self, completions: Tensor, repetitions: int) -> Accuracy:
+        """The estimator against the order-averaged ELBO on chosen samples of the first phase."""
+        sequences, count = self.phases[0].sequences[completions], len(completions)
+        exact = Exact()
+        generator = keyed_generator("probe", self.seed, "exact")
+        with torch.no_grad():
+            truth = exact(self.policy, sequences, exact.draw(sequences, count, generator)).value
+        # all repetitions as one long batch: sample by sample the draws are independent
+        many = sequences[torch.arange(count).repeat(repetitions)]
+        corruption = self.algorithm.estimator.draw(many, count, generator)
+        value = self.likelihood(self.algorithm, many, corruption).value
+        return accuracy(value.view(repetitions, count), truth)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An estimator that has answered already: several losses share its forward pass."""
+
+    likelihood: Likelihood
+
+    def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
+        """Never asked for."""
+        raise NotImplementedError("the corruption has been drawn")
+
+    def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
+        """The answer."""
+        return self.likelihood
