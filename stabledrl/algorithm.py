@@ -96,7 +96,7 @@ class Algorithm:
         def score(scorer: Scorer, corruption: Corruption) -> Likelihood:
             key = (id(scorer), id(corruption))
             if key not in scored:
-                scored[key] = self._scored(scorer, sequences, corruption, rows)
+                scored[key] = self.likelihood(scorer, sequences, corruption, rows)
             return scored[key]
 
         return [
@@ -136,12 +136,14 @@ class Algorithm:
         noise then cancels. Two evaluations of all samples.
         """
         corruption = self.estimator.draw(sequences, group_size, generator)
-        new, old = (self._scored(it, sequences, corruption, rows) for it in (policy, reference))
+        new, old = (self.likelihood(it, sequences, corruption, rows) for it in (policy, reference))
         return ((new.value - old.value).float() / sequences.length.clamp(min=1)).mean()
 
-    def _scored(
+    @torch.no_grad()
+    def likelihood(
         self, scorer: Scorer, sequences: Sequences, corruption: Corruption, rows: int
     ) -> Likelihood:
+        """The proxy of all samples under a corruption, `rows` samples at a time."""
         chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
         return Likelihood.join(
             [self.estimator(scorer, sequences[at], corruption[at]) for at in chunks]

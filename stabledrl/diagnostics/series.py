@@ -18,18 +18,20 @@ LARGEST = ("max", "train/grad_norm", "train/grad_spike")
 NO_METRIC = {"step", "phase"}
 
 
-def read_rows(path: Path) -> list[dict[str, float]]:
-    """Rows of a metrics.csv as numbers, empty cells left out; a row cut short by a kill is dropped.
-
-    Raises ValueError, which names file and row, for a cell that is no number.
-    """
+def read_cells(path: Path) -> list[dict[str, str]]:
+    """Rows of a metrics.csv as written, without empty cells and without a row that a kill cut."""
     lines = path.read_text().splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         del lines[-1]
+    return [{name: value for name, value in row.items() if value} for row in csv.DictReader(lines)]
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """The same as numbers. Raises ValueError, which names file and row, for a cell that is none."""
     rows = []
-    for number, cells in enumerate(csv.DictReader(lines), start=1):
+    for number, cells in enumerate(read_cells(path), start=1):
         try:
-            rows.append({name: float(value) for name, value in cells.items() if value})
+            rows.append({name: float(value) for name, value in cells.items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: row {number} does not hold numbers only") from error
     return rows

@@ -21,9 +21,9 @@ from stabledrl.errors import ConfigurationError
 from stabledrl.estimators.exact import Exact
 from stabledrl.jobs.probing import Collected, Probe, Rules
 from stabledrl.jobs.record import Record
-from stabledrl.jobs.train import build_algorithm
+from stabledrl.jobs.train import build_algorithm, phase_settings
 from stabledrl.pairing import Draw, Pairs, independent, paired, shared
-from stabledrl.training.phases import PhaseCollector, PhaseSettings
+from stabledrl.training.phases import PhaseCollector
 
 Pairing = Callable[[Draw, int], Pairs]
 
@@ -76,21 +76,16 @@ def probe(
 
 def collect_phases(cfg: DictConfig, phases: int) -> Probe:
     """The first phases of a training run with this configuration, were it to learn nothing."""
-    sizes, algorithm = cfg.rollout, build_algorithm(cfg)
-    settings = PhaseSettings(
-        prompts_per_phase=sizes.prompts_per_phase,
-        group_size=sizes.group_size,
-        inner_updates=1,  # only the first is at θ = θ_old
-        prompts_per_batch=sizes.prompts_per_batch,
-        sampling_rows=sizes.sampling_rows,
-    )
+    algorithm = build_algorithm(cfg)
+    # only the first update is at θ = θ_old, and nothing has drifted
+    settings = replace(phase_settings(cfg), inner_updates=1, drift_every=0)
     collector = PhaseCollector(build(cfg.task), build(cfg.sampler), algorithm, settings, cfg.seed)
     policy = build(cfg.model).train()  # as in training
     collected = []
     for number in range(phases):
         rollout = collector(policy, policy, number).rollout
         collected.append(Collected(number, rollout.sequences, rollout.reward.to(policy.device)))
-    rows = sizes.prompts_per_batch * sizes.group_size
+    rows = settings.prompts_per_batch * settings.group_size
     return Probe(algorithm, policy, collected, cfg.seed, rows)
 
 

@@ -58,23 +58,13 @@ class Probe:
         )
         return batch
 
-    @torch.no_grad()
-    def likelihood(
-        self, algorithm: Algorithm, sequences: Sequences, corruption: Corruption
-    ) -> Likelihood:
-        """The proxy of all samples, `rows` at a time as `prepare` scores them."""
-        chunks = (slice(at, at + self.rows) for at in range(0, len(sequences), self.rows))
-        return Likelihood.join(
-            [algorithm.estimator(self.policy, sequences[at], corruption[at]) for at in chunks]
-        )
-
     def log_ratio(
         self, algorithm: Algorithm, phase: Collected, repetition: int
     ) -> Float[Tensor, "group member unit"]:
         """d of the first inner update, at the algorithm's ratio level."""
         batch = self.prepared(algorithm, phase, repetition)
         shape = batch.advantage.shape
-        new = self.likelihood(algorithm, batch.sequences, batch.corruption)
+        new = algorithm.likelihood(self.policy, batch.sequences, batch.corruption, self.rows)
         length = batch.sequences.length.view(shape)
         return algorithm.ratio.log_ratio(new.value.view(shape), batch.old.value.view(shape), length)
 
@@ -131,7 +121,7 @@ class Probe:
         # all repetitions as one long batch: sample by sample the draws are independent
         many = sequences[torch.arange(count).repeat(repetitions)]
         corruption = self.algorithm.estimator.draw(many, count, generator)
-        value = self.likelihood(self.algorithm, many, corruption).value
+        value = self.algorithm.likelihood(self.policy, many, corruption, self.rows).value
         return accuracy(value.view(repetitions, count), truth)
 
 

@@ -19,19 +19,11 @@ def train(cfg: DictConfig) -> float | None:
     checkpoint = starting_point(cfg)
     record = Record(cfg)
     task, sampler = build(cfg.task), build(cfg.sampler)
-    sizes = cfg.rollout
     collector = PhaseCollector(
         task=task,
         sampler=sampler,
         algorithm=build_algorithm(cfg),
-        settings=PhaseSettings(
-            prompts_per_phase=sizes.prompts_per_phase,
-            group_size=sizes.group_size,
-            inner_updates=sizes.inner_updates,
-            prompts_per_batch=sizes.prompts_per_batch,
-            sampling_rows=sizes.sampling_rows,
-            drift_every=sizes.get("drift_every", 0),
-        ),
+        settings=phase_settings(cfg),
         seed=cfg.seed,
     )
     module = ReinforcementModule(
@@ -42,6 +34,19 @@ def train(cfg: DictConfig) -> float | None:
         collector,
     )
     return fit(cfg, record, module, checkpoint)
+
+
+def phase_settings(cfg: DictConfig) -> PhaseSettings:
+    """The sizes of a phase that the group rollout chooses."""
+    sizes = cfg.rollout
+    return PhaseSettings(
+        prompts_per_phase=sizes.prompts_per_phase,
+        group_size=sizes.group_size,
+        inner_updates=sizes.inner_updates,
+        prompts_per_batch=sizes.prompts_per_batch,
+        sampling_rows=sizes.sampling_rows,
+        drift_every=sizes.get("drift_every", 0),
+    )
 
 
 def build_algorithm(cfg: DictConfig) -> Algorithm:

@@ -9,6 +9,8 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from stabledrl.diagnostics.series import read_cells
+
 
 class MetricsFile(Logger):
     """Appends metrics to `<directory>/metrics.csv`.
@@ -84,14 +86,7 @@ class MetricsFile(Logger):
         self.save()
 
     def _read(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        lines = self._path.read_text().splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):  # a kill has cut the last row short
-            del lines[-1]
-        return [
-            {name: value for name, value in row.items() if value} for row in csv.DictReader(lines)
-        ]
+        return list(read_cells(self._path)) if self._path.exists() else []
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
         """Replace the file; through a temporary one, so that a kill loses nothing."""
