@@ -108,9 +108,7 @@ def _settings(arms: Mapping[str, Run]) -> list[Setting]:
     """Dotted keys, what a group builds before its numbers."""
     keys = sorted({key for run in arms.values() for key in run.settings})
     keys.sort(key=lambda key: not key.endswith("_target_"))
-    return [
-        (key, {arm: _written(key, run.settings) for arm, run in arms.items()}) for key in keys
-    ]
+    return [(key, {arm: _written(key, run.settings) for arm, run in arms.items()}) for key in keys]
 
 
 def _written(key: str, settings: Mapping[str, Any]) -> str:

@@ -220,9 +220,7 @@ _CROSS = {
 }
 
 
-def _draw_panel(
-    axes: Axes, panel: Panel, runs: Sequence[Run], styles: Mapping[str, Style]
-) -> None:
+def _draw_panel(axes: Axes, panel: Panel, runs: Sequence[Run], styles: Mapping[str, Style]) -> None:
     if panel.logarithmic:
         axes.set_yscale("log")
     for arm, members in groupby(runs, lambda run: run.arm):

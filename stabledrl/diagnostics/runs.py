@@ -164,7 +164,9 @@ def _flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def _seed(config: Mapping[str, Any], summary: Mapping[str, Any], overrides: list[str]) -> int | None:
+def _seed(
+    config: Mapping[str, Any], summary: Mapping[str, Any], overrides: list[str]
+) -> int | None:
     """The seed, from wherever it is recorded."""
     written = [item.removeprefix("seed=") for item in overrides if item.startswith("seed=")]
     for value in (config.get("seed"), summary.get("seed"), *written):
