@@ -1,4 +1,4 @@
-"""Arms of a comparison: runs that differ in nothing but their seed, named by what sets them apart."""
+"""Arms of a comparison: runs that differ in nothing but their seed, named by their differences."""
 
 from __future__ import annotations
 

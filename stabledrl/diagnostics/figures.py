@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,8 +24,9 @@ from stabledrl.diagnostics.runs import Run
 
 # Okabe and Ito without yellow, which is lost on white; black last, it is the axes' colour
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
-    "-",
+Dashes = tuple[float, tuple[float, ...]]  # offset; lengths of dashes and gaps, none: a solid line
+DASHES: tuple[Dashes, ...] = (
+    (0, ()),
     (0, (5, 1.5)),
     (0, (1, 1.2)),
     (0, (6, 1.5, 1, 1.5)),
@@ -124,7 +126,7 @@ class Style:
     """How an arm is drawn."""
 
     color: str
-    dashes: str | tuple[int, tuple[float, ...]]
+    dashes: Dashes
     marker: str
 
 
@@ -210,7 +212,7 @@ def _legend(runs: Sequence[Run], styles: Mapping[str, Style]) -> Iterator[Line2D
         yield Line2D([], [], **_CROSS, label=COLLAPSE)
 
 
-_CROSS = {
+_CROSS: dict[str, Any] = {
     "linestyle": "none",
     "marker": "X",
     "markersize": 9,

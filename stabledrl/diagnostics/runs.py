@@ -58,7 +58,9 @@ class Run:
     @cached_property
     def verdict(self) -> Verdict | None:
         """Whether training collapsed; None where no training solve rate was logged."""
-        return detect({**self.series}) if self.phases("train/solved") else None
+        if not self.phases("train/solved"):
+            return None
+        return detect({name: values.tolist() for name, values in self.series.items()})
 
     @property
     def error(self) -> str:
