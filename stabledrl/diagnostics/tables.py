@@ -210,7 +210,7 @@ def run_table(runs: Iterable[Run]) -> Table:
             number(final_held_out(run)),
             number(best_held_out(run)),
             number(final_training(run)),
-            number(result(run)),
+            NONE if run.validations else number(result(run)),
             _began(run),
             ", ".join(f"{s.name} ({s.phase + run.first_phase})" for s in _signals(run)) or NONE,
             number(peak_gradient(run)),
