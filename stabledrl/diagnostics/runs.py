@@ -150,7 +150,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys; texts below the run directory without it, so that they are alike in all runs."""
     own = _mapping(config.get("paths")).get("run_dir")
     kept = {key: value for key, value in config.items() if key not in IMMATERIAL}
-    return {key: _placeless(value, own) for key, value in _flat(kept)}
+    return {key: _placeless(value, own) for key, value in _flat(kept) if key}
 
 
 def _placeless(value: Any, place: Any) -> Any:
