@@ -58,7 +58,7 @@ def test_a_report_of_arms_with_a_failure(tmp_path):
 
 
 def test_one_run_without_validations(tmp_path):
-    run = read_run(run_folder(tmp_path / "r", validations=False))
+    run = read_run(run_folder(tmp_path / "r", settings={"k": 1}, validations=False))
     write_report([run], tmp_path / "new" / "folder", "One")
     text = (tmp_path / "new/folder/report.md").read_text()
     assert "all runs: collapsed in 0 of 1." in text
