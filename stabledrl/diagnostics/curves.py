@@ -60,6 +60,7 @@ def mean_curve(curves: Sequence[Curve], geometric: bool = False) -> Curve:
 
 
 def value_at(item: Curve, phase: float) -> float | None:
-    """The value at the last point up to a phase; None if there is none."""
-    before = item.value[item.phase <= phase]
-    return float(before[-1]) if len(before) else None
+    """The value of the drawn line at a phase, between two points; None where there is no line."""
+    if not len(item.phase) or not item.phase[0] <= phase <= item.phase[-1]:
+        return None
+    return float(np.interp(phase, item.phase, item.value))

@@ -31,6 +31,7 @@ DASHES: tuple[Dashes, ...] = (
     (0, (1, 1.2)),
     (0, (6, 1.5, 1, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
+    (0, (9, 3)),
 )
 MARKERS = "osD^vPX<>"
 DPI = 110
@@ -140,7 +141,7 @@ class Drawing:
 
 
 def style(index: int) -> Style:
-    """Of the arm with this index: 315 differ in something, the first five in everything."""
+    """Of the arm with this index: 126 differ in something, the first six in everything."""
     return Style(
         COLORS[index % len(COLORS)], DASHES[index % len(DASHES)], MARKERS[index % len(MARKERS)]
     )
@@ -215,32 +216,36 @@ def _legend(runs: Sequence[Run], styles: Mapping[str, Style]) -> Iterator[Line2D
 _CROSS: dict[str, Any] = {
     "linestyle": "none",
     "marker": "X",
-    "markersize": 9,
+    "markersize": 7,
     "markerfacecolor": "white",
     "markeredgecolor": "black",
-    "markeredgewidth": 1.2,
+    "markeredgewidth": 1.0,
 }
 
 
 def _draw_panel(axes: Axes, panel: Panel, runs: Sequence[Run], styles: Mapping[str, Style]) -> None:
     if panel.logarithmic:
         axes.set_yscale("log")
+    faint = max(0.25, min(0.45, 5 / len(runs)))  # many lines would bury the means
     for arm, members in groupby(runs, lambda run: run.arm):
         look, curves = styles[arm], []
         for run in members:
             smoothed = _bold(run, panel)
             line = smoothed if panel.smooth else _curve(run, panel)
             curves.append(smoothed)
-            axes.plot(*line, color=look.color, linewidth=0.7, alpha=0.45, zorder=2)
+            axes.plot(*line, color=look.color, linewidth=0.7, alpha=faint, zorder=2)
             _mark_collapse(axes, run, line)
         mean = mean_curve(curves, panel.logarithmic)
+        axes.plot(*mean, color="white", linewidth=3.4, alpha=0.8, zorder=2.5)  # lifts it off them
         axes.plot(
             *mean,
             color=look.color,
             linestyle=look.dashes,
             linewidth=2,
             marker=look.marker,
-            markersize=5,
+            markersize=6,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
             markevery=_every(mean, len(styles), list(styles).index(arm)),
             zorder=3,
         )

@@ -46,14 +46,16 @@ def test_the_mean_covers_phases_that_most_runs_have():
 
 
 def test_value_at():
-    assert value_at(line(1, 2, 3), 1.5) == 2
+    assert value_at(line(1, 2, 4), 1.5) == 3
+    assert value_at(line(1, 2, 4), 2) == 4
     assert value_at(line(1, start=4), 3) is None
+    assert value_at(line(), 3) is None
 
 
 def test_looks_differ_in_colour_dashes_and_marker():
-    looks = [style(index) for index in range(5)]
+    looks = [style(index) for index in range(6)]
     for part in ("color", "dashes", "marker"):
-        assert len({getattr(look, part) for look in looks}) == 5
+        assert len({getattr(look, part) for look in looks}) == 6
     assert len({style(index) for index in range(40)}) == 40
     assert literal("a$b") == r"a\$b"
 
