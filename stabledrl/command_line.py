@@ -110,6 +110,24 @@ class Failures(Callback):
                 yield path, path.stat().st_mtime_ns
 
 
+class Report(Callback):
+    """Hydra callback: report.md, report.html and figures/ of a multirun, in its folder."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Write them if there are runs; what goes wrong costs the report only, never the runs."""
+        folder = Path(config.hydra.sweep.dir)
+        try:
+            wanted = OmegaConf.select(config, "extras.report", default=True)
+            if not wanted or not any(folder.glob("*/config.yaml")):
+                return
+            from stabledrl.jobs.comparison import compare, runs_below  # matplotlib, torch
+
+            page = compare(runs_below(folder), folder, f"Multirun {folder.name}")
+            print(f"report: {page}")
+        except Exception as error:
+            print(f"warning: no report of {folder}: {explain(error)}", file=sys.stderr)
+
+
 def report(error: Exception, log_file: Path | None = None) -> str:
     """Print the error as one line to stderr, its traceback to the log; returns the line."""
     line = explain(error)

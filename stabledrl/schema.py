@@ -71,6 +71,7 @@ class ExtraSettings:
     print_config: Flag = True
     skip_finished: Flag = True
     threads: Positive | None = None
+    report: Flag = True
 
 
 class Root(pydantic.BaseModel):

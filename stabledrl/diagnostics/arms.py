@@ -1,0 +1,133 @@
+"""Arms of a comparison: runs that differ in nothing but their seed, named by their differences."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stabledrl.diagnostics.runs import IMMATERIAL, Run
+
+PRESETS = ("experiment", "algorithm")  # choose several groups at once: named first
+Setting = tuple[str, dict[str, str]]  # name, and its value in each arm
+
+
+def label_arms(runs: Sequence[Run]) -> list[Run]:
+    """The runs with their arms named, in the natural order of arm and seed.
+
+    A label holds as few settings as tell the arms apart: the group choices first, then single keys
+    where arms of the same choices still differ. A run that failed before it had settings goes to
+    the arm of the runs with the same overrides.
+    """
+    keys = {run.directory: _key(run) for run in runs}
+    by_overrides = {
+        (run.directory.parent, run.overrides): keys[run.directory] for run in runs if run.settings
+    }
+    for run in runs:
+        if not run.settings and run.overrides:
+            known = by_overrides.get((run.directory.parent, run.overrides))
+            keys[run.directory] = known or keys[run.directory]
+    arms: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: not run.settings):  # those with settings speak for all
+        arms.setdefault(keys[run.directory], run)
+    labels = _labels(arms)
+    named = [replace(run, arm=labels[keys[run.directory]]) for run in runs]
+    return sorted(named, key=lambda run: (natural(run.arm), run.seed or 0, str(run.directory)))
+
+
+def settings_that_differ(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+    """Dotted key -> value by arm, of all settings in which labelled arms differ."""
+    arms = {run.arm: run for run in runs if run.settings}
+    return {name: values for name, values in _settings(arms) if _vary(values)}
+
+
+def natural(text: str) -> list[tuple[float, str]]:
+    """Sort key in which numbers count as numbers: 5 before 100, 0.2 before 1."""
+    pieces = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", text)
+    return [
+        (float(piece), "") if index % 2 else (-1.0, piece) for index, piece in enumerate(pieces)
+    ]
+
+
+def _key(run: Run) -> str:
+    if run.settings:
+        return json.dumps(run.settings, sort_keys=True, default=str)
+    return f"{run.directory.parent} {run.overrides or run.directory.name}"
+
+
+def _labels(arms: Mapping[str, Run]) -> dict[str, str]:
+    """Label by arm: candidates are taken in while they still split arms that look alike."""
+    known = {arm: run for arm, run in arms.items() if run.settings}
+    labels: dict[str, list[str]] = {arm: [] for arm in known}
+    for name, values in [*_choices(known), *_shortened(_settings(known))]:
+        if _splits(labels, values):
+            for arm, parts in labels.items():
+                parts.append(f"{name}={values[arm]}")
+    alone = "all runs"
+    found = {arm: " ".join(parts) or _only(known[arm]) or alone for arm, parts in labels.items()}
+    for arm, run in arms.items():
+        found.setdefault(arm, " ".join(run.overrides) or run.directory.name)
+    return found
+
+
+def _only(run: Run) -> str:
+    """Name of an arm that is compared with no other."""
+    chosen = run.choices.get("algorithm")
+    return f"algorithm={chosen}" if chosen else ""
+
+
+def _splits(labels: Mapping[str, list[str]], values: Mapping[str, str]) -> bool:
+    """Whether a setting varies among arms with the same label so far."""
+    seen: dict[tuple[str, ...], str] = {}
+    return any(
+        seen.setdefault(tuple(parts), values[arm]) != values[arm] for arm, parts in labels.items()
+    )
+
+
+def _vary(values: Mapping[str, str]) -> bool:
+    return len(set(values.values())) > 1
+
+
+def _choices(arms: Mapping[str, Run]) -> list[Setting]:
+    """Options by group; none where some run has no record of them."""
+    if not all(run.choices for run in arms.values()):
+        return []
+    groups = {group for run in arms.values() for group in run.choices}
+    ignored = {"sweeps", "local", *IMMATERIAL}
+    counted = [g for g in groups if "/" not in g.lstrip("/") and g not in ignored]
+    counted.sort(key=lambda group: (group not in PRESETS, group))
+    return [
+        (group, {arm: run.choices.get(group, "null") for arm, run in arms.items()})
+        for group in counted
+    ]
+
+
+def _settings(arms: Mapping[str, Run]) -> list[Setting]:
+    """Dotted keys, what a group builds before its numbers."""
+    keys = sorted({key for run in arms.values() for key in run.settings})
+    keys.sort(key=lambda key: not key.endswith("_target_"))
+    return [(key, {arm: _written(key, run.settings) for arm, run in arms.items()}) for key in keys]
+
+
+def _written(key: str, settings: Mapping[str, Any]) -> str:
+    """A value on one short line; of what is built, the function's name."""
+    if key not in settings:
+        return "–"
+    value = settings[key]
+    if key.endswith("_target_"):
+        return str(value).rpartition(".")[2]
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _shortened(settings: Sequence[Setting]) -> list[Setting]:
+    """The settings that vary, by the last part of their keys where that says which is meant."""
+    varying = [(key.removesuffix("._target_"), values) for key, values in settings if _vary(values)]
+    last = [key.rpartition(".")[2] for key, _ in varying]
+    return [
+        (short if last.count(short) == 1 else key, values)
+        for short, (key, values) in zip(last, varying, strict=True)
+    ]

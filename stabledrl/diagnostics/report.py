@@ -1,0 +1,124 @@
+"""The report of a comparison: report.md, a self-contained report.html, and figures/."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from stabledrl.diagnostics.arms import label_arms
+from stabledrl.diagnostics.figures import COLLAPSE, Drawing, draw
+from stabledrl.diagnostics.runs import Run
+from stabledrl.diagnostics.tables import (
+    ArmSummary,
+    arm_table,
+    markdown,
+    plain,
+    run_table,
+    settings_table,
+    summarize,
+)
+
+NOTES = (
+    "An arm is the runs that differ in nothing but their seed. Numbers of an arm are over its "
+    "finished runs: mean ± sample standard deviation.",
+    "Collapsed: the 10-phase mean of the training solve rate falls below half its running maximum "
+    "and is not back above 60 % of it by the end. The interval is Wilson's, 95 %.",
+    "First signal: what most often moved first among the collapsed runs. Peak gradient norm: the "
+    "largest of each run, its median and maximum over runs. Ratio noise: standard deviation of "
+    "the log-ratio where the policy is still the old one, in nats. Final training solve rate: "
+    "mean of the last 10 phases.",
+    "Figures: thin lines are runs, bold ones the mean of the arm, smoothed over 10 phases where "
+    f"there are as many; a cross marks where a {COLLAPSE}.",
+)
+
+
+def write_report(runs: Sequence[Run], directory: Path, title: str) -> Path:
+    """Compare runs in `directory`; returns the path of report.html.
+
+    Raises ValueError if none of the runs has finished: there would be nothing to compare.
+    """
+    if not any(run.status == "finished" for run in runs):
+        raise ValueError(f"no finished run among {len(runs)}")
+    runs = label_arms(runs)
+    directory.mkdir(parents=True, exist_ok=True)
+    drawings = draw(runs, directory / "figures")
+    sentences = [sentence(arm) for arm in summarize(runs)]
+    (directory / "report.md").write_text(_markdown(runs, drawings, title, sentences))
+    page = directory / "report.html"
+    page.write_text(_html(runs, drawings, title, sentences))
+    return page
+
+
+def sentence(arm: ArmSummary) -> str:
+    """What became of an arm, in words; its label comes first."""
+    if not arm.finished:
+        return f"{arm.arm}: no run finished."
+    if not arm.judged:
+        return f"{arm.arm}: {arm.finished} finished, no training solve rate was logged."
+    told = f"{arm.arm}: collapsed in {arm.collapsed} of {arm.judged}"
+    signal = f", first signal {arm.first_signal}" if arm.first_signal else ""
+    rate = f"; final held-out solve rate {arm.final_held_out}"
+    return f"{told}{signal}{rate if arm.final_held_out.mean >= 0 else ''}."
+
+
+def origin(runs: Iterable[Run]) -> str:
+    """Machines, commits and torch versions that the runs recorded."""
+    told = []
+    for name, values in (
+        ("machine", [run.summary.get("machine") for run in runs]),
+        ("commit", [run.summary.get("git_commit") for run in runs]),
+        ("torch", [(run.summary.get("versions") or {}).get("torch") for run in runs]),
+    ):
+        if known := sorted({str(value) for value in values if value}):
+            told.append(f"{name} {', '.join(known)}")
+    return "; ".join(told)
+
+
+def _markdown(
+    runs: Sequence[Run], drawings: Sequence[Drawing], title: str, sentences: Sequence[str]
+) -> str:
+    pictures = [
+        f"![{drawing.title}](figures/{drawing.path.name})\n\n{drawing.caption}"
+        for drawing in drawings
+    ]
+    settings = settings_table(runs)
+    parts = [
+        f"# {plain(title)}",
+        "\n".join(f"- {plain(line)}" for line in sentences),
+        "## Arms",
+        markdown(arm_table(summarize(runs))),
+        *(["## Figures", *pictures] if pictures else []),
+        "## Runs",
+        markdown(run_table(runs)),
+        *(["## Settings that differ", markdown(settings)] if settings.rows else []),
+        "## How to read this",
+        *NOTES,
+        plain(origin(runs)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _html(
+    runs: Sequence[Run], drawings: Sequence[Drawing], title: str, sentences: Sequence[str]
+) -> str:
+    """One file that needs no other: the pictures are inside."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        sentences=sentences,
+        arms=arm_table(summarize(runs)),
+        runs=run_table(runs),
+        settings=settings_table(runs),
+        figures=[(item, base64.b64encode(item.path.read_bytes()).decode()) for item in drawings],
+        notes=NOTES,
+        origin=origin(runs),
+    )

@@ -1,0 +1,171 @@
+"""Runs read from folders as they are, and the arms they make."""
+
+import numpy as np
+import pytest
+import yaml
+
+from stabledrl.diagnostics.arms import label_arms, natural, settings_that_differ
+from stabledrl.diagnostics.runs import Validation, read_run
+from tests.diagnostics.small_folders import failed_folder, run_folder
+
+
+def test_a_finished_run(tmp_path):
+    settings = {"optimizer": {"lr": 0.1}, "callbacks": {"a": {"dirpath": str(tmp_path / "r/c")}}}
+    folder = run_folder(tmp_path / "r", seed=3, settings=settings, choices={"algorithm": "grpo"})
+    run = read_run(str(folder))
+    assert (run.status, run.seed) == ("finished", 3)
+    assert run.series["train/solved"].tolist() == [0.5, 0.75]
+    assert run.validations == (Validation(0, 0, 0.25), Validation(2, 2, 0.5))
+    # no seed, no paths, and what lies in the run directory reads alike for all runs
+    assert run.settings == {"optimizer.lr": 0.1, "callbacks.a.dirpath": "/c"}
+    assert run.choices == {"algorithm": "grpo"}
+
+
+def test_without_a_summary_or_with_a_broken_one_it_is_unfinished(tmp_path):
+    run = read_run(run_folder(tmp_path / "a", summary={}))
+    assert (run.status, run.error) == ("unfinished", "")
+    (tmp_path / "a/summary.json").write_text("{")
+    (tmp_path / "a/config.yaml").write_text("a: [")
+    run = read_run(tmp_path / "a")
+    assert (run.status, run.settings, run.phases("train/solved")) == ("unfinished", {}, 2)
+
+
+def test_a_failed_job_with_only_a_summary(tmp_path):
+    run = read_run(failed_folder(tmp_path / "f", "lr: too\nlarge", ["seed=7", "optimizer.lr=9"]))
+    assert (run.status, run.error, run.seed) == ("failed", "lr: too large", 7)
+    assert (run.series, run.verdict, run.overrides) == ({}, None, ("optimizer.lr=9",))
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run"):
+        read_run(tmp_path)
+
+
+def test_rows_without_validations_with_nan_and_cut_short(tmp_path):
+    folder = run_folder(tmp_path / "a", solved=(0.5, float("nan"), 0.25), validations=False)
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,3,0.0,0.9")  # killed while writing
+    run = read_run(folder)
+    np.testing.assert_array_equal(run.series["train/solved"], [0.5, np.nan, 0.25])
+    assert (run.validations, run.phases("train/solved")) == ((), 2)
+
+
+def test_metrics_that_cannot_be_read_are_left_out_with_a_warning(tmp_path, caplog):
+    folder = run_folder(tmp_path / "a")
+    (folder / "metrics.csv").write_text("step,phase,train/loss,train/solved\n0,0,0.1,broken\n")
+    run = read_run(folder)
+    assert (run.status, run.series, run.validations) == ("finished", {}, ())
+    assert "metrics.csv: row 1" in caplog.text
+
+
+def test_a_run_that_began_from_a_checkpoint_keeps_its_phase_numbers(tmp_path):
+    folder = run_folder(tmp_path / "a")
+    (folder / "metrics.csv").write_text(
+        "step,phase,train/loss,train/solved,val/solved\n"
+        "10,5,0,0.5,\n11,5,0,,\n12,6,0,0.6,\n14,,,,0.7\n"
+    )
+    run = read_run(folder)
+    np.testing.assert_array_equal(run.series["train/solved"], [np.nan] * 5 + [0.5, 0.6])
+    assert run.validations == (Validation(14, 7, 0.7),)  # after phases 5 and 6
+
+
+def arms(*folders):
+    return [(run.arm, run.seed) for run in label_arms([read_run(folder) for folder in folders])]
+
+
+def component(name, **settings):
+    return {"_target_": f"stabledrl.functional.{name}", **settings}
+
+
+def test_arms_differ_in_more_than_the_seed_and_are_named_by_functions_and_last_keys(tmp_path):
+    corners = [
+        run_folder(
+            tmp_path / f"{clip}{norm}{seed}",
+            seed,
+            settings={
+                "clipping": component(f"clipping.{clip}", epsilon=epsilon),
+                "normalization": component(f"normalization.{norm}"),
+                "task": {"_target_": "x.Sudoku"},
+            },
+        )
+        for clip, epsilon in (("none", 1.0), ("conditional", 0.2))
+        for norm in ("group", "self_normalized")
+        for seed in (1, 0)
+    ]
+    expected = [
+        (f"clipping={clip} normalization={norm}", seed)
+        for clip in ("conditional", "none")
+        for norm in ("group", "self_normalized")
+        for seed in (0, 1)
+    ]
+    assert arms(*corners) == expected  # epsilon follows from the clipping: not in the label
+    runs = label_arms([read_run(folder) for folder in corners])
+    assert set(settings_that_differ(runs)) == {
+        "clipping._target_",
+        "clipping.epsilon",
+        "normalization._target_",
+    }
+
+
+def test_choices_come_first_and_keys_where_they_do_not_suffice(tmp_path):
+    made = [
+        ("a", "grpo", 0.1),
+        ("b", "stabledrl", 0.1),
+        ("c", "stabledrl", 0.01),
+    ]
+    folders = [
+        run_folder(
+            tmp_path / name,
+            settings={"clipping": component(f"clipping.{algorithm}"), "optimizer": {"lr": rate}},
+            choices={"algorithm": algorithm, "clipping": algorithm, "hydra/launcher": name},
+        )
+        for name, algorithm, rate in made
+    ]
+    assert [label for label, _ in arms(*folders)] == [
+        "algorithm=grpo lr=0.1",
+        "algorithm=stabledrl lr=0.01",
+        "algorithm=stabledrl lr=0.1",
+    ]
+
+
+def test_keys_with_the_same_last_part_are_named_in_full(tmp_path):
+    pairs = [(1, 1), (1, 2), (2, 1)]
+    folders = [
+        run_folder(tmp_path / f"{a}{b}", settings={"one": {"k": a}, "two": {"k": b}})
+        for a, b in pairs
+    ]
+    assert [label for label, _ in arms(*folders)] == [f"one.k={a} two.k={b}" for a, b in pairs]
+
+
+def test_a_single_arm(tmp_path):
+    assert arms(run_folder(tmp_path / "a", settings={"x": 1})) == [("all runs", 0)]
+    named = run_folder(tmp_path / "b", settings={"x": 1}, choices={"algorithm": "grpo"})
+    assert arms(named) == [("algorithm=grpo", 0)]
+
+
+def test_a_job_that_failed_early_joins_the_arm_of_its_overrides(tmp_path):
+    ran = run_folder(tmp_path / "0-a", settings={"lr": 1})
+    other = run_folder(tmp_path / "1-b", settings={"lr": 2})
+    (ran / ".hydra/overrides.yaml").write_text(yaml.safe_dump(["lr=1", "seed=0"]))
+    (other / ".hydra/overrides.yaml").write_text(yaml.safe_dump(["lr=2", "seed=0"]))
+    failed = failed_folder(tmp_path / "2-c", "broke", ["lr=1", "seed=5"])
+    alone = failed_folder(tmp_path / "3-d", "broke", ["lr=3", "seed=5"])
+    silent = failed_folder(tmp_path / "4-e", "broke")
+    assert arms(ran, other, failed, alone, silent) == [
+        ("4-e", None),
+        ("lr=1", 0),
+        ("lr=1", 5),
+        ("lr=2", 0),
+        ("lr=3", 5),
+    ]
+
+
+def test_natural_order_counts_numbers():
+    names = ["epsilon=100", "epsilon=5", "epsilon=0.2", "epsilon=1e-05", "a"]
+    assert sorted(names, key=natural) == [
+        "a",
+        "epsilon=1e-05",
+        "epsilon=0.2",
+        "epsilon=5",
+        "epsilon=100",
+    ]
