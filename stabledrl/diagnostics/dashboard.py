@@ -146,5 +146,8 @@ class Dashboard:
     def metrics(self) -> tuple[str, ...]:
         """Every series of every panel."""
         return tuple(
-            metric for section in self.sections for panel in section.panels for metric in panel.metrics
+            metric
+            for section in self.sections
+            for panel in section.panels
+            for metric in panel.metrics
         )

@@ -1,4 +1,4 @@
-"""job=dashboard: the collapse dashboard as a W&B workspace, or as a file until there is a server."""
+"""job=dashboard: the collapse dashboard in W&B, or as a file until there is a server."""
 
 from __future__ import annotations
 
