@@ -25,7 +25,7 @@ def workspace(dashboard: described.Dashboard, entity: str) -> Workspace:
     A workspace has one set of runs; grouped by the arms' keys it holds one set per arm, drawn as
     the mean of its seeds within their extremes.
     """
-    groups = [expr.Config(key) for key in dashboard.arms]
+    groups: list[expr.MetricType] = [expr.Config(key) for key in dashboard.arms]
     wanted = expr.And(expr.Metric("Group") == dashboard.sweep) if dashboard.sweep else ""
     return Workspace(
         entity=entity,
