@@ -7,6 +7,7 @@ import re
 import pytest
 
 from stabledrl.diagnostics.alarms import ALARMS
+from stabledrl.diagnostics.dashboard import Dashboard
 from stabledrl.jobs.train import train
 from tests.conftest import ROOT
 from tests.training.small_runs import small
@@ -60,6 +61,11 @@ def test_every_documented_key_is_logged(logged):
     assert [
         pattern for pattern in documented() if not any(matches(key, pattern) for key in logged)
     ] == []
+
+
+def test_every_panel_of_the_dashboard_shows_what_a_run_logs(logged):
+    shown = Dashboard(entity=None, project="p", name="n", arms=()).metrics
+    assert set(shown) <= set(logged)
 
 
 def test_no_key_is_documented_twice():

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "config": {"binding", "rules", "schema", "errors", "directories", "fingerprint"},
     "command_line": {"config", "errors", "fingerprint", "jobs"},
 }
-FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb"}
+FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}
 STANDARD_IN_FUNCTIONAL = {"__future__", "collections", "math", "typing", "functools", "itertools"}
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -12,7 +12,8 @@ from tests.conftest import ROOT
 
 CONF = ROOT / "conf"
 FILES = sorted([*CONF.glob("*.yaml"), *CONF.glob("*/*.yaml"), *ROOT.glob("sweeps/**/*.yaml")])
-OPTIONS = [path for path in FILES if path.parent not in (CONF, CONF / "local")]
+AGENTS = sorted(ROOT.glob("sweeps/wandb/*.yaml"))  # no options of Hydra's
+OPTIONS = [path for path in FILES if path.parent not in (CONF, CONF / "local", AGENTS[0].parent)]
 MACHINERY = ("_target_", "_partial_", "_convert_", "_args_", "_self_")
 
 
@@ -54,6 +55,27 @@ def test_every_option_composes_and_validates(path, chosen, monkeypatch):
             group, _, stem = option.partition("=")
             monkeypatch.setitem(chosen, group, OmegaConf.load(CONF / group / f"{stem}.yaml"))
         validate(chosen)
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("path", AGENTS, ids=name)
+def test_what_a_wandb_agent_starts_composes_and_validates(path, place):
+    sweep = yaml.safe_load(path.read_text())
+    assert (ROOT / sweep["program"]).exists()
+    *machinery, rest = [word for word in sweep["command"] if word.startswith("${")]
+    assert machinery == ["${env}", "${interpreter}", "${program}"]
+    assert rest == "${args_no_hyphens}"
+    fixed = [word for word in sweep["command"] if not word.startswith("${")]
+    drawn = {key: item["values"][place] for key, item in sweep["parameters"].items()}
+    cfg = composed(*fixed, *(f"{key}={value}" for key, value in drawn.items()))
+    validate(cfg)
+    assert sweep["metric"]["name"] == cfg.optimized_metric
+    assert cfg.logger.wandb.group == sweep["name"] == path.stem
+    assert cfg.logger.wandb.project == sweep["project"]
+    assert not cfg.logger.wandb.offline
+    for key, value in drawn.items():
+        if not OmegaConf.is_dict(OmegaConf.select(cfg, key)) and key != "algorithm":
+            assert OmegaConf.select(cfg, key) == value
 
 
 def test_config_yaml_chooses_an_option_of_every_group():
