@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from stabledrl.diagnostics.runs import IMMATERIAL, Run
@@ -35,6 +36,19 @@ def label_arms(runs: Sequence[Run]) -> list[Run]:
     labels = _labels(arms)
     named = [replace(run, arm=labels[keys[run.directory]]) for run in runs]
     return sorted(named, key=lambda run: (natural(run.arm), run.seed or 0, str(run.directory)))
+
+
+def select_arms(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
+    """The labelled runs whose arm matches a pattern such as `*group`; all if there is no pattern.
+
+    Raises ValueError, which names pattern and arms, for a pattern that matches none.
+    """
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    for pattern in patterns:
+        if not any(fnmatchcase(arm, pattern) for arm in arms):
+            raise ValueError(f"no arm matches {pattern!r}; arms: {'; '.join(arms)}")
+    kept = {arm for arm in arms if any(fnmatchcase(arm, item) for item in patterns or ["*"])}
+    return [run for run in runs if run.arm in kept]
 
 
 def settings_that_differ(runs: Iterable[Run]) -> dict[str, dict[str, str]]:

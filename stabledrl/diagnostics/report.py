@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from stabledrl.diagnostics.arms import label_arms
+from stabledrl.diagnostics.arms import label_arms, select_arms
 from stabledrl.diagnostics.figures import COLLAPSE, Drawing, draw
 from stabledrl.diagnostics.runs import Run
 from stabledrl.diagnostics.tables import (
@@ -35,14 +35,17 @@ NOTES = (
 )
 
 
-def write_report(runs: Sequence[Run], directory: Path, title: str) -> Path:
+def write_report(
+    runs: Sequence[Run], directory: Path, title: str, arms: Sequence[str] = ()
+) -> Path:
     """Compare runs in `directory`; returns the path of report.html.
 
-    Raises ValueError if none of the runs has finished: there would be nothing to compare.
+    arms: patterns of the labels of those to keep, all if there are none. Raises ValueError if none
+    of the runs has finished, as there would be nothing to compare, or a pattern matches no arm.
     """
     if not any(run.status == "finished" for run in runs):
         raise ValueError(f"no finished run among {len(runs)}")
-    runs = label_arms(runs)
+    runs = select_arms(label_arms(runs), arms)
     directory.mkdir(parents=True, exist_ok=True)
     drawings = draw(runs, directory / "figures")
     sentences = [sentence(arm) for arm in summarize(runs)]

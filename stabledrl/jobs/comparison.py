@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from stabledrl.diagnostics.report import write_report
@@ -55,14 +55,15 @@ def runs_below(place: Path) -> Iterator[Path]:
         )
 
 
-def compare(directories: Iterable[Path], where: Path, title: str) -> Path:
+def compare(directories: Iterable[Path], where: Path, title: str, arms: Sequence[str] = ()) -> Path:
     """Report on the runs, in the folder `where`; returns the path of report.html.
 
-    UserError if none has finished.
+    arms: patterns of their labels, all if there are none. UserError if no run has finished or a
+    pattern matches no arm.
     """
     runs = [read_run(directory) for directory in directories]
     runs = [run for run in runs if run.settings.get("job._target_") != JOB]
     try:
-        return write_report(runs, where, title)
+        return write_report(runs, where, title, arms)
     except ValueError as error:
-        raise UserError(f"job.runs: {error}; there is nothing to report yet") from error
+        raise UserError(f"nothing to report: {error}") from error

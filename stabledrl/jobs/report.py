@@ -13,11 +13,11 @@ from stabledrl.jobs.record import Record
 
 
 @declares(trains_on=None)
-def report(cfg: DictConfig, runs: list[str], directory: str) -> None:
+def report(cfg: DictConfig, runs: list[str], arms: list[str], directory: str) -> None:
     """Write report.md, report.html and figures/ about runs into a directory."""
     if not runs:
         raise UserError("job.runs is empty: name runs, such as 'job.runs=[multirun/seeds]'")
     found = find_runs(runs)
     record = Record(cfg)
-    page = compare(found, Path(directory), f"Comparison: {', '.join(runs)}")
+    page = compare(found, Path(directory), f"Comparison: {', '.join(runs)}", arms)
     record.finish({"runs": len(found)}, None, rows=[("report", str(page))])

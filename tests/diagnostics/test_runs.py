@@ -1,11 +1,13 @@
 """Runs read from folders as they are, and the arms they make."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
 
-from stabledrl.diagnostics.arms import label_arms, natural, settings_that_differ
-from stabledrl.diagnostics.runs import Validation, read_run
+from stabledrl.diagnostics.arms import label_arms, natural, select_arms, settings_that_differ
+from stabledrl.diagnostics.runs import Run, Validation, read_run
 from tests.diagnostics.small_folders import failed_folder, run_folder
 
 
@@ -71,6 +73,14 @@ def test_a_run_that_began_from_a_checkpoint_keeps_its_phase_numbers(tmp_path):
 
 def arms(*folders):
     return [(run.arm, run.seed) for run in label_arms([read_run(folder) for folder in folders])]
+
+
+def test_arms_are_kept_by_patterns_of_their_labels():
+    runs = [Run(Path(arm), arm=arm) for arm in ("a=1 b=2", "a=1 b=3", "a=1 b=2", "a=2")]
+    assert select_arms(runs, []) == runs
+    assert [run.arm for run in select_arms(runs, ["* b=2", "a=2"])] == ["a=1 b=2"] * 2 + ["a=2"]
+    with pytest.raises(ValueError, match=r"no arm matches 'b=2'; arms: a=1 b=2; a=1 b=3; a=2"):
+        select_arms(runs, ["a=1*", "b=2"])
 
 
 def component(name, **settings):

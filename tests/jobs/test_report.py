@@ -59,7 +59,7 @@ def test_patterns_that_match_nothing_are_named(sweep, tmp_path):
 def test_the_job(sweep, tmp_path, capsys):
     cfg = small(tmp_path / "job", "job=report", "job.runs=[x]")
     assert cfg.job.directory == str(tmp_path / "job")
-    report(cfg, runs=[str(sweep)], directory=str(tmp_path / "there"))
+    report(cfg, runs=[str(sweep)], arms=[], directory=str(tmp_path / "there"))
     assert "report.html" in capsys.readouterr().out
     text = (tmp_path / "there/report.md").read_text()
     assert "lr=1: collapsed in 0 of 2" in text
@@ -67,11 +67,13 @@ def test_the_job(sweep, tmp_path, capsys):
     assert json.loads((tmp_path / "job/summary.json").read_text())["status"] == "finished"
 
 
-def test_refused_in_one_line(tmp_path):
+def test_refused_in_one_line(sweep, tmp_path):
     cfg = small(tmp_path / "job", "job=report")
     with pytest.raises(UserError, match=r"job\.runs is empty"):
-        report(cfg, runs=[], directory=str(tmp_path))
+        report(cfg, runs=[], arms=[], directory=str(tmp_path))
     failed = failed_folder(tmp_path / "f", "broke")
+    with pytest.raises(UserError, match=r"report: no arm matches 'x'; arms: lr=1; lr=2"):
+        compare(find_runs([str(sweep)]), tmp_path, "x", arms=["x"])
     with pytest.raises(UserError, match="no finished run among 1"):
         compare([failed], tmp_path, "x")
 
