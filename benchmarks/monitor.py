@@ -5,7 +5,7 @@
 The main job on the shipped model, without validation. A clock around every function of `WATCHERS`
 adds up the time spent in it; the share is that sum over the time of `Trainer.fit`. Not counted,
 since it is small or would be there without a monitor: the largest weight and their sum (two
-reductions in `Algorithm.loss`), loggers writing their files, checkpoints, the progress bar.
+reductions in `Algorithm.loss`), checkpoints, the progress bar.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WATCHERS: tuple[tuple[Any, str, str], ...] = (
     (phases, "rollout_metrics", "completions, entropy, token share"),
     (phases.PhaseCollector, "_drift", "drift from the reference"),
     (Guard, "on_before_optimizer_step", "guard, with the gradient's norm"),
-    (ReinforcementModule, "on_before_optimizer_step", "spikes, merging, handing to loggers"),
+    (ReinforcementModule, "on_before_optimizer_step", "spikes, merging, writing metrics.csv"),
     (Stability, "on_train_epoch_end", "collapse detector"),
     (Completions, "on_train_batch_start", "completions table"),
 )
