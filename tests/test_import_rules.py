@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "fingerprint": set(),
     "directories": {"fingerprint", "errors"},
     "config": {"binding", "rules", "schema", "errors", "directories", "fingerprint"},
-    "command_line": {"config", "errors", "fingerprint"},
+    "isolation": {"errors"},
+    "command_line": {"config", "errors", "fingerprint", "isolation"},
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}
