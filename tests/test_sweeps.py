@@ -39,8 +39,9 @@ def starts(directory: Path) -> dict[int, int]:
     return {seed: len(path.read_text().split()) for seed, path in found.items() if path.exists()}
 
 
-@pytest.mark.parametrize("launcher", [(), JOBLIB], ids=["one process", "joblib"])
-@pytest.mark.parametrize("end", LAST_WORDS)
+@pytest.mark.parametrize(
+    ("launcher", "end"), [(JOBLIB, "raise"), (JOBLIB, "exit"), (JOBLIB, "die"), ((), "die")]
+)
 def test_one_failure_costs_one_job_and_a_restart_runs_that_job_alone(run, tmp_path, launcher, end):
     done = run(*SEEDS, *launcher, ENDS=f"2={end}")
     assert done.returncode == 1
