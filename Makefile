@@ -29,7 +29,7 @@ test: $(STAMP) ## the test suite; ARGS="-k clipping"
 lint: $(STAMP) ## style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy stabledrl run.py
+	$(BIN)/mypy stabledrl run.py benchmarks
 	$(BIN)/lint-imports
 
 install: $(STAMP) ## create .venv and install what is missing

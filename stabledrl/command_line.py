@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from stabledrl.config import register_resolvers, validate
 from stabledrl.errors import ConfigurationError, UserError, did_you_mean, listing, unknown_key
 from stabledrl.fingerprint import resolved_hash
+from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,11 +45,9 @@ def main(config_directory: Path) -> int:
     entry = hydra.main(config_path=str(config_directory), config_name="config", version_base="1.3")
     try:
         entry(run_job)()
-    except KeyboardInterrupt:
-        return 130
-    except SystemExit as stop:
-        if isinstance(stop.__context__, KeyboardInterrupt):  # Lightning's way to end on Ctrl-C
-            return 130
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if is_interrupt(stop):
+            return INTERRUPTED
         raise
     except Exception as error:
         report(error)
@@ -56,29 +56,53 @@ def main(config_directory: Path) -> int:
 
 
 def run_job(cfg: DictConfig) -> float | None:
-    """Validate, run the job that the group `job` names and return its metric (nan if it failed)."""
-    context = HydraConfig.get()
-    directory = Path(context.runtime.output_dir)
-    multirun = context.mode == RunMode.MULTIRUN
+    """Run the job that the group `job` names and return its metric (nan if it failed).
+
+    In a multirun it is passed over if it is finished, and else runs in a process of its own.
+    """
+    alone = partial(_recorded, partial(_validated, cfg))
+    return _recorded(partial(_unless_finished, cfg, alone)) if _is_multirun() else alone()
+
+
+def _unless_finished(cfg: DictConfig, job: Job) -> float | None:
+    """The metric of a finished run of the same sweep and configuration, or else of the job."""
+    done = finished_before(cfg, _directory()) if cfg.extras.skip_finished else None
+    if done is None:
+        return apart(job)
+    log.info("skipped, already finished: %s", done.parent)
+    return _number(json.loads(done.read_text()).get("optimized_metric"))
+
+
+def _validated(cfg: DictConfig) -> float | None:
+    """Run the job if its configuration is good."""
+    validate(cfg)
+    _refuse_unknown_local(HydraConfig.get())
+    settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
+    job = hydra.utils.get_method(cfg.job._target_)
+    return _number(job(cfg, **settings))
+
+
+def _recorded(job: Job) -> float | None:
+    """Run it; a failure is reported, recorded in the job's directory, and makes the metric nan."""
+    directory = _directory()
     try:
-        validate(cfg)
-        _refuse_unknown_local(context)
-        if multirun and cfg.extras.skip_finished:
-            done = finished_before(cfg, directory)
-            if done is not None:
-                log.info("skipped, already finished: %s", done.parent)
-                return _number(json.loads(done.read_text()).get("optimized_metric"))
-        settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
-        job = hydra.utils.get_method(cfg.job._target_)
-        return _number(job(cfg, **settings))
+        return job()
     except Exception as error:
         line = report(error, directory / "run.log")
         # a finished summary means that a finished run was to go on and never began
         finished = _read_summary(directory / "summary.json").get("status") == "finished"
-        if multirun or not (finished or isinstance(error, ConfigurationError)):
+        if _is_multirun() or not (finished or isinstance(error, ConfigurationError)):
             _record_failure(directory, line)
         failures.append(f"{directory}: {line}")
         return math.nan
+
+
+def _directory() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def _is_multirun() -> bool:
+    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
 
 
 def finished_before(cfg: DictConfig, directory: Path) -> Path | None:

@@ -17,6 +17,8 @@ install_import_hook([f"stabledrl.{room}" for room in CHECKED], "beartype.beartyp
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +136,24 @@ def write(house: Path) -> Write:
         path.write_text(text)
 
     return add
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(house: Path, tmp_path: Path) -> Run:
+    """Run run.py on the fake house, in an empty directory."""
+
+    def with_arguments(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if k != "HYDRA_FULL_ERROR"}
+        return subprocess.run(
+            [sys.executable, str(ROOT / "run.py"), f"--config-path={house}", *arguments],
+            cwd=tmp_path,
+            env={**inherited, "OMP_NUM_THREADS": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return with_arguments

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -107,3 +110,31 @@ def job(cfg: Any, fail_at: int | None = None) -> float:
     with (path.parent / "runs.txt").open("a") as file:
         file.write("ran\n")
     return float(cfg.seed)
+
+
+def fragile_job(cfg: Any) -> float:
+    """Note the start, then finish; or end as the environment says: ENDS="2=die 3=sleep".
+
+    The environment, since an override would make it another job.
+    """
+    directory = Path(cfg.paths.run_dir)
+    with (directory / "starts.txt").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    ends = dict(item.split("=") for item in os.environ.get("ENDS", "").split())
+    ENDS[ends.get(str(cfg.seed), "finish")]()
+    summary = {"status": "finished", "optimized_metric": cfg.seed}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    return float(cfg.seed)
+
+
+def _raise() -> None:
+    raise RuntimeError("something broke")
+
+
+ENDS = {
+    "finish": lambda: None,
+    "raise": _raise,
+    "exit": lambda: os._exit(3),
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": lambda: time.sleep(60),
+}

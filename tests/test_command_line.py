@@ -1,7 +1,6 @@
 """The command line as a user meets it: exit codes, one-line errors, multiruns, speed."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,24 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 from stabledrl.command_line import explain, report
 from stabledrl.errors import ConfigurationError, UserError
 from tests.conftest import ROOT
-
-
-@pytest.fixture
-def run(house: Path, tmp_path: Path):
-    """Run run.py on the fake house, in an empty directory."""
-
-    def with_arguments(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {k: v for k, v in os.environ.items() if k != "HYDRA_FULL_ERROR"}
-        return subprocess.run(
-            [sys.executable, str(ROOT / "run.py"), f"--config-path={house}", *arguments],
-            cwd=tmp_path,
-            env={**inherited, "OMP_NUM_THREADS": "1", **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    return with_arguments
 
 
 def summaries(directory: Path) -> dict[int, dict]:
@@ -134,6 +115,8 @@ def test_a_traceback_for_those_who_ask(run):
 def test_an_interrupt_is_quiet(run):
     done = run("seed=99")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    several = run("-m", "seed=99,1")
+    assert (several.returncode, several.stderr) == (130, "")
 
 
 def test_a_failed_job_does_not_stop_a_multirun_which_continues_when_repeated(run, tmp_path):
@@ -147,15 +130,6 @@ def test_a_failed_job_does_not_stop_a_multirun_which_continues_when_repeated(run
     assert again.returncode == 1
     assert again.stdout.count("skipped, already finished") == 2
     assert [len(p.read_text().split()) for p in tmp_path.glob("multirun/*/*/runs.txt")] == [1, 1]
-
-
-@pytest.mark.slow
-def test_failures_in_other_processes_are_noticed(run, tmp_path):
-    done = run("-m", "seed=1,2", "+job.fail_at=2", "hydra/launcher=joblib")
-    assert done.returncode == 1
-    assert "failed jobs: 1" in done.stderr
-    status = {number: summary["status"] for number, summary in summaries(tmp_path).items()}
-    assert status == {0: "finished", 1: "failed"}
 
 
 def test_a_named_sweep_needs_no_m(run, write, tmp_path):

@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "fingerprint": set(),
     "directories": {"fingerprint", "errors"},
     "config": {"binding", "rules", "schema", "errors", "directories", "fingerprint"},
-    "command_line": {"config", "errors", "fingerprint", "jobs"},
+    "isolation": {"errors"},
+    "command_line": {"config", "errors", "fingerprint", "isolation", "jobs"},
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}

@@ -16,7 +16,7 @@ from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.record import Record
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.callbacks.stability import Stability
-from stabledrl.training.checkpoints import Checkpoint, find
+from stabledrl.training.checkpoints import Checkpoint, clear, find
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import PolicyModule, ReinforcementModule, Validation
 from stabledrl.types import Task
@@ -71,6 +71,7 @@ def fit(
         )
         start = time.perf_counter()
         if checkpoint is None:
+            clear(record.directory)
             trainer.validate(module, verbose=False)
             trainer.fit(module)
         else:

@@ -43,6 +43,15 @@ def find(ckpt_path: str | None, directory: Path) -> Checkpoint | None:
     raise UserError(f"ckpt_path={ckpt_path}: there is no usable checkpoint in {folder}")
 
 
+def clear(directory: Path) -> None:
+    """Remove the checkpoints in a run directory: of a run killed there, when it begins anew.
+
+    Lightning never overwrites, so `last.ckpt` would stay that of the killed run.
+    """
+    for path in (directory / "checkpoints").glob("*.ckpt"):
+        path.unlink()
+
+
 def read(path: Path) -> dict[str, Any]:
     """The content of a checkpoint of ours; UserError if it is missing, broken or something else."""
     if not path.is_file():

@@ -133,6 +133,15 @@ def test_killed_twice_with_a_half_written_checkpoint(straight, tmp_path, caplog)
     equal_runs(straight, tmp_path)
 
 
+def test_killed_and_begun_anew_nothing_of_the_killed_run_stays(straight, tmp_path):
+    kill(tmp_path, 7)
+    train(small(tmp_path, *RUN))
+    equal_runs(straight, tmp_path)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["best.ckpt", "last.ckpt", "phase_00002.ckpt", "phase_00003.ckpt"]
+    assert (tmp_path / "checkpoints/last.ckpt").resolve().name == "phase_00003.ckpt"
+
+
 def test_resuming_a_finished_run_changes_nothing_and_returns_its_metric(straight, tmp_path):
     small_run = ("trainer.max_epochs=2",)
     first = train(small(tmp_path, *small_run))

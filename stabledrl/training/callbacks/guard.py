@@ -32,7 +32,7 @@ class Guard(pl.Callback):
             broken = broken_first(pl_module)
             log.warning("update %d skipped: the %s is not finite", trainer.global_step, broken)
             optimizer.zero_grad()
-        pl_module.log("guard/nonfinite_updates", float(self.skipped), on_step=True)
+        pl_module.observed["guard/nonfinite_updates"] = torch.tensor(float(self.skipped))
 
     def state_dict(self) -> dict[str, int]:
         """The count, for checkpoints."""
