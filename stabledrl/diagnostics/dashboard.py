@@ -115,7 +115,10 @@ GROUPS = (
         (
             Panel("updates skipped as not finite", ("guard/nonfinite_updates",)),
             Panel("clamped ratios", ("guard/clamped_ratios",)),
-            Panel("seconds: sampling, grading", ("time/rollout_s", "time/reward_s")),
+            Panel(
+                "seconds: sampling, grading, update",
+                ("time/rollout_s", "time/reward_s", "time/update_s"),
+            ),
             Panel("tokens per second", ("perf/tokens_per_s",)),
             Panel("phase", ("phase",)),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,7 @@ class ReinforcementModule(PolicyModule):
         self.last_phase: Phase | None = None
         self.rows: list[dict[str, Tensor]] = []
         self._phase_begins = False
+        self._began = 0.0
         self._parts: list[dict[str, Tensor]] = []
         self._spikes = Spikes()
         penalty = collector.algorithm.penalty
@@ -209,6 +211,8 @@ class ReinforcementModule(PolicyModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
+        if not self._parts:  # the first batch of an update
+            self._began = time.perf_counter()
         output = self.collector.algorithm.loss(self.policy, batch)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
@@ -240,6 +244,8 @@ class ReinforcementModule(PolicyModule):
             metrics["train/ratio/noise_std"] = metrics["train/ratio/log_std"]
         metrics["phase"] = torch.tensor(float(self.phase))
         metrics["train/grad_spike"] = torch.tensor(self._spikes(float(self.gradient_norm())))
+        # a number of the gradient has been read: what was queued on a GPU is done
+        metrics["time/update_s"] = torch.tensor(time.perf_counter() - self._began)
         self.log_step(metrics, optimizer)
         self.rows.append(metrics)
 
