@@ -38,6 +38,18 @@ def label_arms(runs: Sequence[Run]) -> list[Run]:
     return sorted(named, key=lambda run: (natural(run.arm), run.seed or 0, str(run.directory)))
 
 
+def without_repeats(runs: Sequence[Run]) -> list[Run]:
+    """One run per settings and seed, a finished one if there is: a repeat is no further evidence.
+
+    Sweeps share cells, and the same settings and seed give the same run.
+    """
+    kept: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda run: run.status != "finished"):  # stable
+        known = run.settings and run.seed is not None
+        kept.setdefault((_key(run), str(run.seed if known else run.directory)), run)
+    return [run for run in runs if any(run is one for one in kept.values())]
+
+
 def select_arms(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
     """The labelled runs whose arm matches a pattern such as `*group`; all if there is no pattern.
 

@@ -42,10 +42,11 @@ def running_mean(item: Curve, geometric: bool = False, window: int = WINDOW) -> 
     return Curve(item.phase, np.exp(mean) if geometric else mean)
 
 
-def mean_curve(curves: Sequence[Curve], geometric: bool = False) -> Curve:
-    """Mean of the curves at every phase that more than half of them have.
+def mean_curve(curves: Sequence[Curve], geometric: bool = False, until: float = math.inf) -> Curve:
+    """Mean of the curves at every phase before `until` that more than half of them have.
 
-    Geometric for a logarithmic axis, where the eye takes the mean that way.
+    Geometric for a logarithmic axis, where the eye takes the mean that way. until: where the first
+    of the runs ended; behind it the mean would jump to that of the survivors.
     """
     full = [item for item in curves if len(item.phase)]
     if not full:
@@ -54,9 +55,14 @@ def mean_curve(curves: Sequence[Curve], geometric: bool = False) -> Curve:
     table = np.full((len(full), len(phases)), math.nan)
     for row, item in zip(table, full, strict=True):
         row[np.searchsorted(phases, item.phase)] = np.log(item.value) if geometric else item.value
-    kept = np.isfinite(table).sum(0) > len(full) / 2
+    kept = (np.isfinite(table).sum(0) > len(full) / 2) & (phases <= until)
     mean = np.nanmean(table[:, kept], axis=0) if kept.any() else np.empty(0)
     return Curve(phases[kept], np.exp(mean) if geometric else mean)
+
+
+def last_phase(run: Run) -> float:
+    """Phases of training in a run, which is where its last validation stands."""
+    return float(max((len(values) for values in run.series.values()), default=0))
 
 
 def value_at(item: Curve, phase: float) -> float | None:

@@ -6,10 +6,10 @@ Readable in black and white and by colour-blind people: the colours are those of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from stabledrl.diagnostics.curves import Curve, curve, mean_curve, running_mean, value_at
+from stabledrl.diagnostics.curves import (
+    Curve,
+    curve,
+    last_phase,
+    mean_curve,
+    running_mean,
+    value_at,
+)
 from stabledrl.diagnostics.runs import Run
 
 # Okabe and Ito without yellow, which is lost on white; black last, it is the axes' colour
@@ -172,12 +179,12 @@ def _write(figure: Figure, path: Path, title: str, caption: str) -> Drawing:
 def _page(runs: Sequence[Run], panels: Sequence[Panel], styles: Mapping[str, Style]) -> Figure:
     """Panels in a grid, the legend below them."""
     columns = min(4, len(panels))
-    rows = ceil(len(panels) / columns)
+    rows = math.ceil(len(panels) / columns)
     handles = list(_legend(runs, styles))
     longest = max(len(str(handle.get_label())) for handle in handles)
     width = 4.0 * columns if columns > 1 else 7.5
     across = max(1, min(4, int(width * 11 / (longest + 8))))
-    legend = 0.24 * ceil(len(handles) / across) + 0.25  # inches
+    legend = 0.24 * math.ceil(len(handles) / across) + 0.25  # inches
     height = (2.9 if columns > 1 else 3.7) * rows + legend
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -228,14 +235,16 @@ def _draw_panel(axes: Axes, panel: Panel, runs: Sequence[Run], styles: Mapping[s
         axes.set_yscale("log")
     faint = max(0.25, min(0.45, 5 / len(runs)))  # many lines would bury the means
     for arm, members in groupby(runs, lambda run: run.arm):
-        look, curves = styles[arm], []
+        look, curves, until = styles[arm], [], math.inf
         for run in members:
             smoothed = _bold(run, panel)
             line = smoothed if panel.smooth else _curve(run, panel)
-            curves.append(smoothed)
+            if run.status == "finished":
+                curves.append(smoothed)
+                until = min(until, last_phase(run))
             axes.plot(*line, color=look.color, linewidth=0.7, alpha=faint, zorder=2)
             _mark_collapse(axes, run, line)
-        mean = mean_curve(curves, panel.logarithmic)
+        mean = mean_curve(curves, panel.logarithmic, until)
         axes.plot(*mean, color="white", linewidth=3.4, alpha=0.8, zorder=2.5)  # lifts it off them
         axes.plot(
             *mean,

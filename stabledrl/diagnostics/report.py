@@ -8,30 +8,32 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from stabledrl.diagnostics.arms import label_arms, select_arms
+from stabledrl.diagnostics.arms import label_arms, select_arms, without_repeats
 from stabledrl.diagnostics.figures import COLLAPSE, Drawing, draw
 from stabledrl.diagnostics.runs import Run
+from stabledrl.diagnostics.summaries import ArmSummary, summarize
 from stabledrl.diagnostics.tables import (
-    ArmSummary,
     arm_table,
     markdown,
+    not_finished,
     plain,
     run_table,
     settings_table,
-    summarize,
 )
 
 NOTES = (
-    "An arm is the runs that differ in nothing but their seed. Numbers of an arm are over its "
-    "finished runs: mean ± sample standard deviation.",
+    "An arm is the runs that differ in nothing but their seed; of runs with the same settings and "
+    "seed one is kept. Numbers of an arm are over its finished runs: mean ± sample standard "
+    "deviation.",
     "Collapsed: the 10-phase mean of the training solve rate falls below half its running maximum "
     "and is not back above 60 % of it by the end. The interval is Wilson's, 95 %.",
     "First signal: what most often moved first among the collapsed runs. Peak gradient norm: the "
     "largest of each run, its median and maximum over runs. Ratio noise: standard deviation of "
     "the log-ratio where the policy is still the old one, in nats. Final training solve rate: "
     "mean of the last 10 phases.",
-    "Figures: thin lines are runs, bold ones the mean of the arm, smoothed over 10 phases where "
-    f"there are as many; a cross marks where a {COLLAPSE}.",
+    "Figures: thin lines are runs, bold ones the mean of the finished runs of the arm, smoothed "
+    "over 10 phases where there are as many, up to where the first of them ends; a cross marks "
+    f"where a {COLLAPSE}.",
 )
 
 
@@ -45,7 +47,7 @@ def write_report(
     """
     if not any(run.status == "finished" for run in runs):
         raise ValueError(f"no finished run among {len(runs)}")
-    runs = select_arms(label_arms(runs), arms)
+    runs = select_arms(label_arms(without_repeats(runs)), arms)
     directory.mkdir(parents=True, exist_ok=True)
     drawings = draw(runs, directory / "figures")
     sentences = [sentence(arm) for arm in summarize(runs)]
@@ -61,7 +63,7 @@ def sentence(arm: ArmSummary) -> str:
         return f"{arm.arm}: no run finished."
     if not arm.judged:
         return f"{arm.arm}: {arm.finished} finished, no training solve rate was logged."
-    told = f"{arm.arm}: collapsed in {arm.collapsed} of {arm.judged}"
+    told = f"{arm.arm}: collapsed in {arm.collapsed} of {arm.judged}{not_finished(arm)}"
     signal = f", first signal {arm.first_signal}" if arm.first_signal else ""
     rate = f"; final held-out solve rate {arm.final_held_out}"
     return f"{told}{signal}{rate if arm.final_held_out.mean >= 0 else ''}."

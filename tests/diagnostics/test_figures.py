@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from stabledrl.diagnostics.collapse import Verdict
-from stabledrl.diagnostics.curves import Curve, curve, mean_curve, running_mean, value_at
+from stabledrl.diagnostics.curves import (
+    Curve,
+    curve,
+    last_phase,
+    mean_curve,
+    running_mean,
+    value_at,
+)
 from stabledrl.diagnostics.figures import PANELS, draw, literal, style
 from stabledrl.diagnostics.runs import Run, Validation
 
@@ -42,6 +49,14 @@ def test_the_mean_covers_phases_that_most_runs_have():
     assert len(mean_curve([line(), line()]).phase) == 0
     # no phase in common
     assert len(mean_curve([line(1), line(1, start=9)]).phase) == 0
+
+
+def test_the_mean_does_not_go_on_with_the_survivors():
+    # two of five collapse and end: from phase 2 on the mean would be 1
+    curves = [line(1, 1, 1, 1)] * 3 + [line(0, 0)] * 2
+    np.testing.assert_allclose(mean_curve(curves, until=1).value, [0.6, 0.6])
+    assert last_phase(Run(Path("a"), series={"x": np.zeros(7), "y": np.zeros(7)})) == 7
+    assert last_phase(Run(Path("a"))) == 0
 
 
 def test_value_at():

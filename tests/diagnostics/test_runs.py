@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import yaml
 
-from stabledrl.diagnostics.arms import label_arms, natural, select_arms, settings_that_differ
+from stabledrl.diagnostics.arms import (
+    label_arms,
+    natural,
+    select_arms,
+    settings_that_differ,
+    without_repeats,
+)
 from stabledrl.diagnostics.runs import Run, Validation, read_run
 from tests.diagnostics.small_folders import failed_folder, run_folder
 
@@ -81,6 +87,19 @@ def test_arms_are_kept_by_patterns_of_their_labels():
     assert [run.arm for run in select_arms(runs, ["* b=2", "a=2"])] == ["a=1 b=2"] * 2 + ["a=2"]
     with pytest.raises(ValueError, match=r"no arm matches 'b=2'; arms: a=1 b=2; a=1 b=3; a=2"):
         select_arms(runs, ["a=1*", "b=2"])
+
+
+def test_a_repeat_is_no_further_evidence(tmp_path):
+    # the cell of seed 0 again in another sweep, once unfinished and once finished
+    first = run_folder(tmp_path / "a/0", seed=0, settings={"k": 1}, summary={})
+    again = run_folder(tmp_path / "b/0", seed=0, settings={"k": 1})
+    third = run_folder(tmp_path / "c/0", seed=0, settings={"k": 1})
+    other = run_folder(tmp_path / "a/1", seed=1, settings={"k": 1})
+    apart = run_folder(tmp_path / "a/2", seed=0, settings={"k": 2})
+    failed = failed_folder(tmp_path / "a/3", "broke", ["k=3"])
+    runs = [read_run(folder) for folder in (first, again, third, other, apart, failed)]
+    kept = [run.directory for run in without_repeats(runs)]
+    assert kept == [again, other, apart, failed]
 
 
 def component(name, **settings):

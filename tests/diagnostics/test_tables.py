@@ -8,16 +8,16 @@ import pytest
 
 from stabledrl.diagnostics.collapse import Signal, Verdict
 from stabledrl.diagnostics.runs import Run, Validation
+from stabledrl.diagnostics.summaries import spread, summarize
 from stabledrl.diagnostics.tables import (
     Table,
     arm_table,
     markdown,
+    not_finished,
     number,
     plain,
     run_table,
     settings_table,
-    spread,
-    summarize,
 )
 
 
@@ -35,7 +35,7 @@ def grown(seed, final, verdict):
         validations=(Validation(0, 0, 0.5), Validation(9, 9, final)),
         series={
             "train/solved": np.array([0.0] * 5 + [final] * 10),
-            "train/grad_norm": np.array([1.0, np.inf, 10.0 + seed, np.nan]),
+            "train/grad_norm": np.array([1.0, np.nan, 10.0 + seed, np.inf if seed == 2 else 0.0]),
             "train/bypass_rate": np.array([0.1, 0.3, np.nan]),
         },
     )
@@ -59,7 +59,7 @@ def test_an_arm_by_hand():
     # half 1.96·sqrt((2/9)/3 + 3.8416/36)/2.28053
     low, high = 0.42692 - 0.36537, 0.42692 + 0.36537
     assert arm.collapse_interval == pytest.approx((low, high), abs=1e-4)
-    assert (arm.peak_gradient_median, arm.peak_gradient_max) == (11.0, 12.0)
+    assert (arm.peak_gradient_median, arm.peak_gradient_max) == (11.0, math.inf)
     assert arm.bypass_rate == pytest.approx(0.2)
     assert math.isnan(arm.ratio_noise)
 
@@ -87,6 +87,15 @@ def test_an_arm_of_failures_is_shown_as_such():
     assert (rows[0]["phases"], rows[1]["phases"]) == ("15", "–")
 
 
+def test_runs_that_did_not_finish_are_counted_and_so_are_their_collapses():
+    lost = [run(f"l{seed}", status="failed", seed=seed, verdict=SPIKED) for seed in (1, 2)]
+    calm = run("u", status="unfinished", seed=3, verdict=CALM)
+    (arm,) = summarize([grown(0, 0.2, CALM), *lost, calm])
+    assert (arm.collapsed, arm.judged, arm.collapsed_unfinished) == (0, 1, 2)
+    assert arm_table([arm]).rows[0][1] == "1 (+3 not finished, 2 of them collapsed)"
+    assert not_finished(summarize([grown(0, 0.2, CALM)])[0]) == ""
+
+
 def test_settings_that_differ():
     runs = [run(arm=f"k={k}", settings={"k": k, "same": 1}) for k in (1, 2)]
     table = settings_table(runs)
@@ -106,7 +115,14 @@ def test_markdown_escapes_what_would_break_it():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0.000"), (0.1234, "0.123"), (12345.0, "1.23e+04"), (1e-5, "1e-05"), (math.inf, "–")],
+    [
+        (0.0, "0.000"),
+        (0.1234, "0.123"),
+        (12345.0, "1.23e+04"),
+        (1e-5, "1e-05"),
+        (math.nan, "–"),
+        (math.inf, "inf"),
+    ],
 )
 def test_numbers(value, text):
     assert number(value) == text
