@@ -77,3 +77,13 @@ def test_every_alarm_is_explained():
     _, text = (ROOT / "docs/metrics.md").read_text().split("## Alarms")
     explained = re.findall(r"\*\*(\w+)\*\*", text)
     assert sorted(explained) == sorted(alarm.__name__ for alarm in ALARMS)
+
+
+def test_links_and_pictures_of_the_docs_exist():
+    missing = [
+        f"{page.name}: {target}"
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).is_file()
+    ]
+    assert missing == []

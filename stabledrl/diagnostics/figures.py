@@ -189,8 +189,10 @@ def _page(runs: Sequence[Run], panels: Sequence[Panel], styles: Mapping[str, Sty
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
+    last = _last_phase(runs)
     for axes, panel in zip(grid.flat, panels, strict=False):
         _draw_panel(axes, panel, runs, styles)
+        axes.set_xlim(-0.04 * last - 0.5, 1.04 * last + 0.5)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     figure.legend(
@@ -202,6 +204,12 @@ def _page(runs: Sequence[Run], panels: Sequence[Panel], styles: Mapping[str, Sty
         handlelength=4.5,
     )
     return figure
+
+
+def _last_phase(runs: Sequence[Run]) -> float:
+    """Of anything drawn: a phase has the same place in every panel, however early a line ends."""
+    ends = (_curve(run, panel).phase for run in runs for panel in PANELS)
+    return max(float(phases[-1]) for phases in ends if len(phases))
 
 
 def _legend(runs: Sequence[Run], styles: Mapping[str, Style]) -> Iterator[Line2D]:

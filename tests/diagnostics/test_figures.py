@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from stabledrl.diagnostics.collapse import Verdict
 from stabledrl.diagnostics.curves import (
@@ -95,6 +96,17 @@ def test_figures_of_what_was_logged(runs, tmp_path):
     assert [drawing.path.stem for drawing in drawings] == names
     assert sorted(path.stem for path in (tmp_path / "figures").iterdir()) == sorted(names)
     assert all(drawing.path.read_bytes().startswith(PNG) for drawing in drawings)
+
+
+def test_a_phase_has_the_same_place_in_every_panel(runs, tmp_path, monkeypatch):
+    """Gradients that are 0 cannot be drawn on a log axis: the line ends, the axis must not."""
+    pages: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: pages.append(figure))
+    draw(runs, tmp_path)
+    assert len(pages) == 4
+    (limits,) = {axes.get_xlim() for page in pages for axes in page.axes if axes.axison}
+    assert limits[0] < 0
+    assert limits[1] > 29
 
 
 def test_nothing_logged_nothing_drawn(runs, tmp_path):
