@@ -23,6 +23,60 @@ def test_a_finished_run(tmp_path):
     assert run.choices == {"algorithm": "grpo"}
 
 
+def composed_in(clone, folder):
+    """Record, as Hydra does, that the run was composed from a clone's conf/."""
+    sources = [
+        {"path": "hydra.conf", "schema": "pkg", "provider": "hydra"},
+        {"path": f"{clone}/conf", "schema": "file", "provider": "main"},
+        {"path": "", "schema": "structured", "provider": "schema"},
+    ]
+    hydra = {"hydra": {"runtime": {"config_sources": sources}}}
+    (folder / ".hydra/hydra.yaml").write_text(yaml.safe_dump(hydra))
+    return folder
+
+
+def test_the_same_settings_of_two_clones_are_one_arm(tmp_path):
+    folders = [
+        composed_in(
+            clone,
+            run_folder(
+                tmp_path / str(seed),
+                seed,
+                settings={
+                    "model": {"path": f"{clone}/stabledrl/assets/tiny"},
+                    "files": [f"{clone}/a", f"{tmp_path}/{seed}/b", 3],
+                    "other": "/a/clones/x",  # only begins alike
+                },
+            ),
+        )
+        for seed, clone in enumerate(("/a/clone", "/b/other"))
+    ]
+    assert read_run(folders[0]).settings == {
+        "model.path": "/stabledrl/assets/tiny",
+        "files": ["/a", "/b", 3],
+        "other": "/a/clones/x",
+    }
+    assert arms(*folders) == [("all runs", 0), ("all runs", 1)]
+
+
+def test_a_run_from_a_checkpoint_is_another_arm_and_a_resumed_one_is_not(tmp_path):
+    starts = (None, "last", "/x/y.ckpt")
+    folders = [
+        run_folder(tmp_path / str(seed), seed, settings={"lr": 1, "ckpt_path": start})
+        for seed, start in enumerate(starts)
+    ]
+    assert [read_run(folder).settings for folder in folders] == [
+        {"lr": 1},
+        {"lr": 1},
+        {"lr": 1, "ckpt_path": "/x/y.ckpt"},
+    ]
+    assert sorted(arms(*folders)) == [
+        ("ckpt_path=/x/y.ckpt", 2),
+        ("ckpt_path=–", 0),
+        ("ckpt_path=–", 1),
+    ]
+
+
 def test_without_a_summary_or_with_a_broken_one_it_is_unfinished(tmp_path):
     run = read_run(run_folder(tmp_path / "a", summary={}))
     assert (run.status, run.error) == ("unfinished", "")
