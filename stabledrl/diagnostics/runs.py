@@ -99,9 +99,13 @@ def read_run(path: Path | str) -> Run:
         validations=tuple(_validations(rows)),
         summary=summary,
         settings=_settings(config, runtime),
-        choices={str(k): str(v) for k, v in _mapping(runtime.get("choices")).items()},
+        choices={str(k): _option(v) for k, v in _mapping(runtime.get("choices")).items()},
         overrides=tuple(item for item in overrides if not item.startswith("seed=")),
     )
+
+
+def _option(chosen: Any) -> str:
+    return "null" if chosen is None else str(chosen)
 
 
 def _rows(path: Path) -> list[dict[str, float]]:

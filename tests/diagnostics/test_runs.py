@@ -201,6 +201,47 @@ def test_keys_with_the_same_last_part_are_named_in_full(tmp_path):
     assert [label for label, _ in arms(*folders)] == [f"one.k={a} two.k={b}" for a, b in pairs]
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0.12345678, 0.12345679, 0.5), ["0.12345678", "0.12345679", "0.5"]),
+        ((1, 1.0, True), ["1", "1.0", "true"]),
+        ((1, "1"), ["1", '"1"']),
+        ((None, "null"), ["null", '"null"']),
+        ((0.5, 1e-05, 2.0), ["0.5", "1e-05", "2"]),  # short where that tells them apart
+    ],
+)
+def test_values_that_differ_never_read_the_same(tmp_path, values, labels):
+    folders = [
+        run_folder(tmp_path / str(number), number, settings={"lr": value})
+        for number, value in enumerate(values)
+    ]
+    named = sorted(arms(*folders), key=lambda arm: arm[1])
+    assert named == [(f"lr={label}", number) for number, label in enumerate(labels)]
+
+
+def test_functions_of_the_same_name_are_named_with_their_modules(tmp_path):
+    folders = [
+        run_folder(tmp_path / name, settings={"clipping": {"_target_": f"{name}.clip"}})
+        for name in ("mine", "ours")
+    ]
+    assert arms(*folders) == [("clipping=mine.clip", 0), ("clipping=ours.clip", 0)]
+
+
+def test_no_choice_is_null_whether_it_is_recorded_or_not(tmp_path):
+    folders = [
+        run_folder(tmp_path / str(number), settings={"kl": {"weight": number}}, choices=choices)
+        for number, choices in enumerate([{"task": "sudoku", "kl": None}, {"task": "sudoku"}])
+    ]
+    assert read_run(folders[0]).choices == {"task": "sudoku", "kl": "null"}
+    assert [label for label, _ in arms(*folders)] == ["weight=0", "weight=1"]
+
+
+def test_failed_jobs_of_two_sweeps_are_not_taken_for_the_same(tmp_path):
+    folders = [failed_folder(tmp_path / sweep / "0-a", "broke", ["lr=3"]) for sweep in "ab"]
+    assert [label for label, _ in arms(*folders)] == ["lr=3", "lr=3 (2)"]
+
+
 def test_a_single_arm(tmp_path):
     assert arms(run_folder(tmp_path / "a", settings={"x": 1})) == [("all runs", 0)]
     named = run_folder(tmp_path / "b", settings={"x": 1}, choices={"algorithm": "grpo"})
