@@ -85,13 +85,17 @@ def _validated(cfg: DictConfig) -> float | None:
 def _recorded(job: Job) -> float | None:
     """Run it; a failure is reported, recorded in the job's directory, and makes the metric nan."""
     directory = _directory()
+    before = _stamp(directory / "summary.json")
     try:
         return job()
     except Exception as error:
         line = report(error, directory / "run.log")
-        # a finished summary means that a finished run was to go on and never began
+        own = _stamp(directory / "summary.json") != before
         finished = _read_summary(directory / "summary.json").get("status") == "finished"
-        if _is_multirun() or not (finished or isinstance(error, ConfigurationError)):
+        # one that is not its own means that a finished run was to go on and never began
+        if finished and own:
+            _note_failure(directory, line)
+        elif _is_multirun() or not (finished or isinstance(error, ConfigurationError)):
             _record_failure(directory, line)
         failures.append(f"{directory}: {line}")
         return math.nan
@@ -121,7 +125,7 @@ class Failures(Callback):
         self.before = dict(self._failed(config))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Name the new ones that say `failed`."""
+        """Name the new ones that hold an error."""
         new = [path for path, stamp in self._failed(config) if self.before.get(path) != stamp]
         failures[:] = [f"{path.parent}: {_read_summary(path).get('error')}" for path in new]
         if failures:
@@ -130,8 +134,8 @@ class Failures(Callback):
     @staticmethod
     def _failed(config: DictConfig) -> Iterator[tuple[Path, int]]:
         for path in sorted(Path(config.hydra.sweep.dir).glob("*/summary.json")):
-            if _read_summary(path).get("status") == "failed":
-                yield path, path.stat().st_mtime_ns
+            if _read_summary(path).get("error"):
+                yield path, _stamp(path)
 
 
 class Report(Callback):
@@ -218,6 +222,19 @@ def _record_failure(directory: Path, line: str) -> None:
     """Leave summary.json with the failure."""
     failure = json.dumps({"status": "failed", "error": line}, indent=2)
     (directory / "summary.json").write_text(failure + "\n")
+
+
+def _note_failure(directory: Path, line: str) -> None:
+    """Add to summary.json what went wrong once the result was written, which stays."""
+    path = directory / "summary.json"
+    unfinished = path.with_suffix(".json.part")
+    unfinished.write_text(json.dumps(_read_summary(path) | {"error": line}, indent=2) + "\n")
+    unfinished.replace(path)  # a kill leaves the result whole
+
+
+def _stamp(path: Path) -> int:
+    """When a file was written, in nanoseconds; 0 if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

@@ -21,21 +21,23 @@ from multiprocessing.process import BaseProcess
 from stabledrl.errors import UserError
 
 Job = Callable[[], float | None]
+launcher = os.getppid()  # the process that started this one: read early, while it is there
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 GRACE = 10.0  # seconds in which an interrupted job may end by itself
 WATCH = 0.5  # seconds between two looks at whether somebody still waits for the result
-LAUNCHED_BY = os.getppid()  # as long as this process has a launcher, the launcher
 
 
 def apart(job: Job) -> float | None:
     """What the job returns, computed in a forked process.
 
     UserError if that process died without a result, KeyboardInterrupt if it was interrupted. Where
-    there is no fork (Windows) the job runs in this process. Call it before torch is imported: its
+    there is no fork (Windows), or this process may have no children (a daemonic worker, as those of
+    multiprocessing.Pool are), the job runs in this process. Call it before torch is imported: its
     threads do not live through a fork. The job ends when nobody waits for it any more.
     """
-    if "fork" not in multiprocessing.get_all_start_methods():
+    forks = "fork" in multiprocessing.get_all_start_methods()
+    if not forks or multiprocessing.current_process().daemon:
         return job()
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
@@ -46,8 +48,10 @@ def apart(job: Job) -> float | None:
     try:
         _wait(process)
     except KeyboardInterrupt:
-        process.join(GRACE)
-        process.terminate()
+        try:
+            process.join(GRACE)
+        finally:  # whoever presses Ctrl-C again does not want to wait
+            process.terminate()
         raise
     with contextlib.suppress(EOFError):
         if reader.poll():  # at once: the process is gone, its message is smaller than the buffer
@@ -57,6 +61,16 @@ def apart(job: Job) -> float | None:
     if process.exitcode == INTERRUPTED:
         raise KeyboardInterrupt
     raise UserError(_cause_of_death(process.exitcode))
+
+
+def _remember_launcher() -> None:
+    """A forked worker has this module from its parent, whose launcher is another."""
+    global launcher
+    launcher = os.getppid()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_remember_launcher)
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -89,7 +103,7 @@ def _wait(process: BaseProcess) -> None:
     """
     in_worker = multiprocessing.current_process().name != "MainProcess"
     while process.is_alive():
-        if in_worker and os.getppid() != LAUNCHED_BY:
+        if in_worker and os.getppid() != launcher:
             os._exit(1)  # the job sees it and follows
         process.join(WATCH)
 

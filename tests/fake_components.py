@@ -115,15 +115,18 @@ def job(cfg: Any, fail_at: int | None = None) -> float:
 def fragile_job(cfg: Any) -> float:
     """Note the start, then finish; or end as the environment says: ENDS="2=die 3=sleep".
 
-    The environment, since an override would make it another job.
+    The environment, since an override would make it another job. late_ ends come after the result.
     """
     directory = Path(cfg.paths.run_dir)
     with (directory / "starts.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
     ends = dict(item.split("=") for item in os.environ.get("ENDS", "").split())
-    ENDS[ends.get(str(cfg.seed), "finish")]()
+    end = ends.get(str(cfg.seed), "finish")
+    late = end.startswith("late_")
+    ENDS["finish" if late else end]()
     summary = {"status": "finished", "optimized_metric": cfg.seed}
     (directory / "summary.json").write_text(json.dumps(summary))
+    ENDS[end.removeprefix("late_") if late else "finish"]()
     return float(cfg.seed)
 
 

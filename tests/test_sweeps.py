@@ -62,6 +62,36 @@ def test_one_failure_costs_one_job_and_a_restart_runs_that_job_alone(run, tmp_pa
     assert {status(job) for job in jobs(tmp_path).values()} == {"finished"}
 
 
+@pytest.mark.parametrize(("launcher", "end"), [(JOBLIB, "raise"), ((), "raise"), ((), "die")])
+def test_a_result_outlives_what_goes_wrong_after_it(run, tmp_path, launcher, end):
+    done = run(*SEEDS, *launcher, ENDS=f"2=late_{end}")
+    kept = json.loads((jobs(tmp_path)[2] / "summary.json").read_text())
+    assert kept == {"status": "finished", "optimized_metric": 2, "error": LAST_WORDS[end]}
+    assert done.returncode == 1
+    assert done.stderr.count(f"error: {LAST_WORDS[end]}") == 1
+    assert "failed jobs: 1\n" in done.stderr
+    again = run(*SEEDS, *launcher)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert starts(tmp_path) == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_a_stale_result_does_not_hide_that_its_job_failed_this_time(run, tmp_path):
+    anew = ("-m", "seed=2", SEEDS[2], "extras.skip_finished=false")
+    assert run(*anew).returncode == 0
+    done = run(*anew, ENDS="2=raise")
+    assert done.returncode == 1
+    [path] = tmp_path.glob("multirun/*/*-*/summary.json")
+    assert json.loads(path.read_text()) == {"status": "failed", "error": LAST_WORDS["raise"]}
+
+
+def test_a_single_run_keeps_its_result_too(run, tmp_path):
+    done = run("seed=2", SEEDS[2], ENDS="2=late_raise")
+    assert done.returncode == 1
+    [path] = tmp_path.glob("outputs/*/*/*/summary.json")
+    kept = {"status": "finished", "optimized_metric": 2, "error": LAST_WORDS["raise"]}
+    assert json.loads(path.read_text()) == kept
+
+
 def test_a_half_finished_sweep_goes_on_with_what_is_missing(run, tmp_path):
     assert run(*SEEDS, *JOBLIB).returncode == 0
     (jobs(tmp_path)[1] / "summary.json").unlink()  # killed at work

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain, count
 from typing import Any
 
 from stabledrl.diagnostics.runs import IMMATERIAL, Run
 
 PRESETS = ("experiment", "algorithm")  # choose several groups at once: named first
+ABSENT = "–"
 Setting = tuple[str, dict[str, str]]  # name, and its value in each arm
 
 
@@ -95,6 +97,16 @@ def _labels(arms: Mapping[str, Run]) -> dict[str, str]:
     found = {arm: " ".join(parts) or _only(known[arm]) or alone for arm, parts in labels.items()}
     for arm, run in arms.items():
         found.setdefault(arm, " ".join(run.overrides) or run.directory.name)
+    return _distinct(found)
+
+
+def _distinct(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels that no two arms share: of runs without settings nobody knows that they are alike."""
+    found: dict[str, str] = {}
+    for arm, label in labels.items():
+        numbered = (f"{label} ({number})" for number in count(2))
+        taken = set(found.values())
+        found[arm] = next(text for text in chain([label], numbered) if text not in taken)
     return found
 
 
@@ -134,13 +146,29 @@ def _settings(arms: Mapping[str, Run]) -> list[Setting]:
     """Dotted keys, what a group builds before its numbers."""
     keys = sorted({key for run in arms.values() for key in run.settings})
     keys.sort(key=lambda key: not key.endswith("_target_"))
-    return [(key, {arm: _written(key, run.settings) for arm, run in arms.items()}) for key in keys]
+    return [(key, _texts(key, {arm: run.settings for arm, run in arms.items()})) for key in keys]
+
+
+def _texts(key: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """A setting's value in each arm, short unless other values would then read the same."""
+    short = {arm: _written(key, own) for arm, own in settings.items()}
+    exact = {arm: _exact(key, own) for arm, own in settings.items()}
+    return short if len(set(short.values())) == len(set(exact.values())) else exact
+
+
+def _exact(key: str, settings: Mapping[str, Any]) -> str:
+    """As in the key of an arm: 1 is not 1.0, which Lightning reads as all batches."""
+    if key not in settings:
+        return ABSENT
+    value = settings[key]
+    built = key.endswith("_target_") and isinstance(value, str)
+    return value if built else json.dumps(value, sort_keys=True, default=str)
 
 
 def _written(key: str, settings: Mapping[str, Any]) -> str:
     """A value on one short line; of what is built, the function's name."""
     if key not in settings:
-        return "–"
+        return ABSENT
     value = settings[key]
     if key.endswith("_target_"):
         return str(value).rpartition(".")[2]

@@ -98,10 +98,14 @@ def read_run(path: Path | str) -> Run:
         series=phase_series(rows),
         validations=tuple(_validations(rows)),
         summary=summary,
-        settings=_settings(config),
-        choices={str(k): str(v) for k, v in _mapping(runtime.get("choices")).items()},
+        settings=_settings(config, runtime),
+        choices={str(k): _option(v) for k, v in _mapping(runtime.get("choices")).items()},
         overrides=tuple(item for item in overrides if not item.startswith("seed=")),
     )
+
+
+def _option(chosen: Any) -> str:
+    return "null" if chosen is None else str(chosen)
 
 
 def _rows(path: Path) -> list[dict[str, float]]:
@@ -130,20 +134,37 @@ def _validations(rows: Sequence[Row]) -> Iterator[Validation]:
 
 # What does not make another arm: where results go, how they look, and what a run returns.
 IMMATERIAL = frozenset(
-    {"hydra", "paths", "extras", "logger", "tags", "name", "seed", "ckpt_path", "optimized_metric"}
+    {"hydra", "paths", "extras", "logger", "tags", "name", "seed", "optimized_metric"}
 )
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys; texts below the run directory without it, so that they are alike in all runs."""
-    own = _mapping(config.get("paths")).get("run_dir")
+def _settings(config: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys, alike wherever run and clone lie: texts do not begin with either folder.
+
+    The same as `stabledrl.fingerprint` counts, but for seed and metric.
+    """
+    places = [_mapping(config.get("paths")).get("run_dir"), *_clones(runtime)]
     kept = {key: value for key, value in config.items() if key not in IMMATERIAL}
-    return {key: _placeless(value, own) for key, value in _flat(kept) if key}
+    if kept.get("ckpt_path") in (None, "last"):  # from scratch, or the same run gone on with
+        kept.pop("ckpt_path", None)
+    return {key: _placeless(value, places) for key, value in _flat(kept) if key}
 
 
-def _placeless(value: Any, place: Any) -> Any:
-    inside = isinstance(value, str) and place and f"{value}/".startswith(f"{place}/")
-    return value.removeprefix(place) if inside else value
+def _clones(runtime: Mapping[str, Any]) -> Iterator[str]:
+    """The folder of the conf/ that a run was composed from, as Hydra recorded it."""
+    sources = runtime.get("config_sources")
+    for source in map(_mapping, sources if isinstance(sources, list) else []):
+        if source.get("provider") == "main" and source.get("schema") == "file":
+            yield str(Path(str(source.get("path"))).parent)
+
+
+def _placeless(value: Any, places: Sequence[Any]) -> Any:
+    if isinstance(value, list):
+        return [_placeless(item, places) for item in value]
+    if not isinstance(value, str):
+        return value
+    inside = (place for place in places if place and f"{value}/".startswith(f"{place}/"))
+    return value.removeprefix(next(inside, ""))
 
 
 def _flat(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

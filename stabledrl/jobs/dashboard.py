@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from stabledrl.declarations import declares
 from stabledrl.diagnostics.dashboard import Dashboard
 from stabledrl.errors import ConfigurationError, UserError, did_you_mean
-from stabledrl.jobs.loggers import quieten_wandb
+from stabledrl.jobs.loggers import SETTINGS, quieten_wandb
 from stabledrl.jobs.record import Record
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ def _refuse_unknown(cfg: DictConfig, arms: list[str]) -> None:
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     options = {f"{CHOICES}{group}" for group in choices if "/" not in group}
     values = set(_paths(OmegaConf.to_container(cfg, resolve=True)))
+    values |= {f"{SETTINGS}{path}" for path in values if "." in path}
     faults = [
         f"job.arms: {key} is no single value that runs log{did_you_mean(key, options | values)}"
         for key in arms

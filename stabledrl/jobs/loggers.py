@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from stabledrl.config import build
 
 log = logging.getLogger(__name__)
+SETTINGS = "settings/"  # under which a run of a W&B agent logs the groups that its sweep varies
 SUMMARIES = {"val/solved": "max", "train/solved": "max", "train/grad_norm": "max"}
 
 
@@ -79,6 +81,13 @@ def start_wandb(logger: WandbLogger, cfg: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(cfg, resolve=True)
     chosen = {f"choices/{group}": option for group, option in choices.items() if "/" not in group}
     run.config.update({**plain, **chosen}, allow_val_change=True)
+    # a sweep's agent has set and locked what varies: where it chose an option, no settings stand
+    held = {
+        f"{SETTINGS}{group}": settings
+        for group, settings in plain.items()
+        if isinstance(settings, Mapping) and not isinstance(run.config.get(group), Mapping)
+    }
+    run.config.update(held, allow_val_change=True)
     for metric, summary in SUMMARIES.items():
         run.define_metric(metric, summary=summary)
 

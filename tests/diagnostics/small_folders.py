@@ -17,7 +17,7 @@ def run_folder(
     solved: Sequence[float] = (0.5, 0.75),
     settings: Mapping[str, object] | None = None,
     summary: Mapping[str, object] | None = None,
-    choices: Mapping[str, str] | None = None,
+    choices: Mapping[str, str | None] | None = None,
     validations: bool = True,
 ) -> Path:
     """A run of one update per phase; val/solved is 0.25 at the start and 0.5 at the end.

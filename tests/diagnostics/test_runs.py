@@ -29,6 +29,60 @@ def test_a_finished_run(tmp_path):
     assert run.choices == {"algorithm": "grpo"}
 
 
+def composed_in(clone, folder):
+    """Record, as Hydra does, that the run was composed from a clone's conf/."""
+    sources = [
+        {"path": "hydra.conf", "schema": "pkg", "provider": "hydra"},
+        {"path": f"{clone}/conf", "schema": "file", "provider": "main"},
+        {"path": "", "schema": "structured", "provider": "schema"},
+    ]
+    hydra = {"hydra": {"runtime": {"config_sources": sources}}}
+    (folder / ".hydra/hydra.yaml").write_text(yaml.safe_dump(hydra))
+    return folder
+
+
+def test_the_same_settings_of_two_clones_are_one_arm(tmp_path):
+    folders = [
+        composed_in(
+            clone,
+            run_folder(
+                tmp_path / str(seed),
+                seed,
+                settings={
+                    "model": {"path": f"{clone}/stabledrl/assets/tiny"},
+                    "files": [f"{clone}/a", f"{tmp_path}/{seed}/b", 3],
+                    "other": "/a/clones/x",  # only begins alike
+                },
+            ),
+        )
+        for seed, clone in enumerate(("/a/clone", "/b/other"))
+    ]
+    assert read_run(folders[0]).settings == {
+        "model.path": "/stabledrl/assets/tiny",
+        "files": ["/a", "/b", 3],
+        "other": "/a/clones/x",
+    }
+    assert arms(*folders) == [("all runs", 0), ("all runs", 1)]
+
+
+def test_a_run_from_a_checkpoint_is_another_arm_and_a_resumed_one_is_not(tmp_path):
+    starts = (None, "last", "/x/y.ckpt")
+    folders = [
+        run_folder(tmp_path / str(seed), seed, settings={"lr": 1, "ckpt_path": start})
+        for seed, start in enumerate(starts)
+    ]
+    assert [read_run(folder).settings for folder in folders] == [
+        {"lr": 1},
+        {"lr": 1},
+        {"lr": 1, "ckpt_path": "/x/y.ckpt"},
+    ]
+    assert sorted(arms(*folders)) == [
+        ("ckpt_path=/x/y.ckpt", 2),
+        ("ckpt_path=–", 0),
+        ("ckpt_path=–", 1),
+    ]
+
+
 def test_without_a_summary_or_with_a_broken_one_it_is_unfinished(tmp_path):
     run = read_run(run_folder(tmp_path / "a", summary={}))
     assert (run.status, run.error) == ("unfinished", "")
@@ -164,6 +218,47 @@ def test_keys_with_the_same_last_part_are_named_in_full(tmp_path):
         for a, b in pairs
     ]
     assert [label for label, _ in arms(*folders)] == [f"one.k={a} two.k={b}" for a, b in pairs]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0.12345678, 0.12345679, 0.5), ["0.12345678", "0.12345679", "0.5"]),
+        ((1, 1.0, True), ["1", "1.0", "true"]),
+        ((1, "1"), ["1", '"1"']),
+        ((None, "null"), ["null", '"null"']),
+        ((0.5, 1e-05, 2.0), ["0.5", "1e-05", "2"]),  # short where that tells them apart
+    ],
+)
+def test_values_that_differ_never_read_the_same(tmp_path, values, labels):
+    folders = [
+        run_folder(tmp_path / str(number), number, settings={"lr": value})
+        for number, value in enumerate(values)
+    ]
+    named = sorted(arms(*folders), key=lambda arm: arm[1])
+    assert named == [(f"lr={label}", number) for number, label in enumerate(labels)]
+
+
+def test_functions_of_the_same_name_are_named_with_their_modules(tmp_path):
+    folders = [
+        run_folder(tmp_path / name, settings={"clipping": {"_target_": f"{name}.clip"}})
+        for name in ("mine", "ours")
+    ]
+    assert arms(*folders) == [("clipping=mine.clip", 0), ("clipping=ours.clip", 0)]
+
+
+def test_no_choice_is_null_whether_it_is_recorded_or_not(tmp_path):
+    folders = [
+        run_folder(tmp_path / str(number), settings={"kl": {"weight": number}}, choices=choices)
+        for number, choices in enumerate([{"task": "sudoku", "kl": None}, {"task": "sudoku"}])
+    ]
+    assert read_run(folders[0]).choices == {"task": "sudoku", "kl": "null"}
+    assert [label for label, _ in arms(*folders)] == ["weight=0", "weight=1"]
+
+
+def test_failed_jobs_of_two_sweeps_are_not_taken_for_the_same(tmp_path):
+    folders = [failed_folder(tmp_path / sweep / "0-a", "broke", ["lr=3"]) for sweep in "ab"]
+    assert [label for label, _ in arms(*folders)] == ["lr=3", "lr=3 (2)"]
 
 
 def test_a_single_arm(tmp_path):

@@ -132,6 +132,13 @@ def test_a_server_that_refuses_leaves_the_file(tmp_path, server, monkeypatch, ca
     assert "ValueError: project not found" in caplog.text
 
 
+def test_settings_of_groups_that_an_agent_varies_tell_arms_apart(tmp_path):
+    run(tmp_path, arms=["settings/clipping.epsilon"])
+    assert json.loads((tmp_path / "dashboard.json").read_text())["arms"] == [
+        "settings/clipping.epsilon"
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [

@@ -12,7 +12,13 @@ from hydra.types import RunMode
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from stabledrl.jobs.loggers import build_loggers, close_loggers, quieten_wandb, wandb_labels
+from stabledrl.jobs.loggers import (
+    build_loggers,
+    close_loggers,
+    quieten_wandb,
+    start_wandb,
+    wandb_labels,
+)
 from stabledrl.jobs.train import train
 from stabledrl.training.metrics_file import MetricsFile
 from tests.conftest import ROOT
@@ -118,6 +124,20 @@ def test_offline_the_run_knows_its_configuration(tmp_path, caplog):
     close_loggers()
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert "is off" not in caplog.text
+
+
+def test_settings_of_a_group_that_an_agent_has_locked_are_logged_beside_it(tmp_path):
+    group = {"_target_": "x.clip", "epsilon": 0.2}
+    cfg = OmegaConf.merge(choice(tmp_path, offline=True), {"clipping": group, "ratio": group})
+    logger = WandbLogger(save_dir=str(tmp_path), offline=True)
+    run = logger.experiment
+    run.config.update_locked({"clipping": "conditional", "seed": 7}, user="sweep")
+    start_wandb(logger, cfg)
+    assert (run.config["clipping"], run.config["seed"]) == ("conditional", 7)
+    assert run.config["settings/clipping"] == group
+    assert run.config["ratio"] == group
+    assert "settings/ratio" not in run.config  # nobody varies it
+    close_loggers()
 
 
 @pytest.mark.parametrize(("name", "expected"), [(None, "a/b/c"), ("mine", "mine")])
