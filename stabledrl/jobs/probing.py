@@ -89,14 +89,18 @@ class Probe:
         return noise(torch.stack(drawn), self.advantage, self.verdict, BYPASS_EPSILON)
 
     def spreads(self, rules: Rules, draws: int, groups: int) -> dict[str, Spread]:
-        """Norm of the loss's gradient on the first groups of the first phase, by rule.
+        """Norm of the loss's gradient on the first groups of a phase, by rule.
 
-        The rules see the same draws and share one forward pass per draw; each has its own backward.
+        The draws go round the phases, so that the spread is over prompts as over masks: that of the
+        first updates of a run. The rules see the same draws and share one forward pass per draw;
+        each has its own backward.
         """
         parameters = [item for item in self.policy.parameters() if item.requires_grad]
         norms: dict[str, list[float]] = {name: [] for name in rules}
         for draw in range(draws):
-            batch = self.prepared(self.algorithm, self.phases[0], draw).groups(0, groups)
+            repetition, number = divmod(draw, len(self.phases))
+            phase = self.phases[number]
+            batch = self.prepared(self.algorithm, phase, repetition).groups(0, groups)
             scored = Scored(
                 self.algorithm.estimator(self.policy, batch.sequences, batch.corruption)
             )

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from benchmarks.gradient_spread import first_updates
 from stabledrl.errors import ConfigurationError
 from stabledrl.jobs.probe import enumerable, probe
 from stabledrl.jobs.train import train
@@ -67,14 +68,19 @@ def test_its_first_repetition_is_the_first_update_of_a_run_with_this_seed(tmp_pa
     assert noise["bypass_rate"] == pytest.approx(float(first["train/bypass_rate"]), abs=1e-6)
 
 
-def test_the_norm_of_the_configured_rule_is_that_of_the_run(tmp_path):
-    train(small(tmp_path / "run", *LIVELY))
-    first = rows(tmp_path / "run")[1]
+def test_norms_of_the_configured_rule_are_those_of_a_run_that_stands_still(tmp_path):
+    train(small(tmp_path / "run", *LIVELY, "optimizer.lr=1e-12", "trainer.max_epochs=2"))
+    norms = first_updates(
+        [
+            {key: float(value) for key, value in row.items() if value}
+            for row in rows(tmp_path / "run")
+        ],
+        phases=2,
+    )
     found = probed(tmp_path / "probe", *LIVELY, gradient_draws=2)
     item = found["gradient"]["conditional + group"]
-    # two draws: mean ± std/√2, and the first is the run's
-    norms = [item["mean"] + sign * item["std"] / 2**0.5 for sign in (-1, 1)]
-    assert min(abs(norm - float(first["train/grad_norm"])) for norm in norms) < 1e-5
+    assert item["mean"] == pytest.approx(sum(norms) / 2, rel=1e-4)
+    assert item["std"] == pytest.approx(abs(norms[0] - norms[1]) / 2**0.5, rel=1e-3)
 
 
 def test_paired_masks_leave_every_rule_the_same_gradient(tmp_path):
