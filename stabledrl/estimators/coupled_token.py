@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -60,7 +60,5 @@ def three_inputs(
 ) -> Corruption:
     """Everything hidden with weight ½, `hidden` with ½/t and the complement with ½/(1−t)."""
     scored = torch.cat([counted[None], both_sides(hidden[None], counted)])
-    weight: Float[Tensor, "input 1 1"] = torch.tensor(
-        [0.5, 0.5 / rate, 0.5 / (1 - rate)], device=counted.device
-    )[:, None, None]
-    return Corruption(scored | ~counted, scored * weight)
+    weight = torch.tensor([0.5, 0.5 / rate, 0.5 / (1 - rate)], device=counted.device)
+    return Corruption(scored | ~counted, scored * weight[:, None, None])

@@ -24,8 +24,8 @@ from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 class Quadrature:
     """L̂ = Σ_k w_k·(L/m_k)·Σ_masked log p over Gauss–Legendre nodes t_k, m_k = max(1, ⌊t_k·L⌋).
 
-    In nats. How many tokens are hidden is not random, only which: less noise than `elbo`, and a bias
-    for J, the error of the quadrature.
+    In nats. How many tokens are hidden is not random, only which: less noise than `elbo`, and a
+    bias, the error of the quadrature.
 
     nodes: how many t_k. draws: masks per node, averaged. divide_by: how many tokens a node hides
     and what its sum is divided by (`functional.quadrature`).

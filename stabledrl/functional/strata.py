@@ -33,8 +33,9 @@ def coupled_counts(
 ) -> Int[Tensor, "draw sample"]:
     """l = ⌊k + b·(L+1)/B⌋ mod (L+1), k = ⌊u·(L+1)⌋: numbers on {0…L} spread over the B rows.
 
-    Rows b = 0…B−1 with the same u; each number is uniform on {0…L}. ESPO, arXiv 2512.03759 (its code
-    rounds half to even instead, which leaves row B/2 even numbers only where L + 1 is odd).
+    Rows b = 0…B−1 with the same u; each number is uniform on {0…L}. ESPO, arXiv 2512.03759; its
+    code rounds half to even instead, which gives row B/2 some numbers twice and others never where
+    L + 1 is odd.
     """
     levels = length + 1
     first = torch.minimum((uniform.double() * levels).long(), length)
