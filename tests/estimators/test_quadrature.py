@@ -104,8 +104,8 @@ def test_a_completion_without_tokens_is_zero() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["key"] for case in CASES])
 def test_published_values_from_the_published_masks(case: dict[str, list[float]]) -> None:
-    # GDPO's code hides ⌊t·L⌋ of all 16 positions and divides by t (`node_rate`), recorded in another
-    # order of nodes; its published value is the mean over `batches` and masks per node.
+    # GDPO's code hides ⌊t·L⌋ of all 16 positions and divides by t (`node_rate`), its nodes in
+    # another order; its published value is the mean over `batches` and masks per node.
     key = case["key"]
     node, node_weight = gauss_legendre(len(case["nodes01"]))
     order = torch.tensor(case["nodes01"], dtype=torch.float64).argsort()

@@ -50,7 +50,7 @@ def test_two_draws_are_half_of_the_numbers_apart() -> None:
 
 
 def test_weights_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # L = 3, K = 2, u = 0.1: m = 1 + ⌊0.3⌋ = 1 and 1 + ⌊0.3 + 1.5⌋ = 2; the smallest noise goes first
+    # L = 3, K = 2, u = 0.1: m = 1 + ⌊0.3⌋ = 1 and 1 + ⌊0.3 + 1.5⌋ = 2; smallest noise first
     order = torch.tensor([[0.2, 0.1, 0.3, 0.0]])
     scripted(monkeypatch, torch.tensor([0.1]), order.expand(2, 1, 4))
     corruption = Stratified().draw(sequences(3, 4, 1), 1, generator())
