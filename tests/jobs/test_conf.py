@@ -27,10 +27,10 @@ def chosen() -> DictConfig:
     return composed()
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, hydra: bool = False) -> DictConfig:
     register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", list(overrides))
+        return compose("config", list(overrides), return_hydra_config=hydra)
 
 
 def test_a_run_without_arguments_validates(chosen):
@@ -76,6 +76,31 @@ def test_what_a_wandb_agent_starts_composes_and_validates(path, place):
     for key, value in drawn.items():
         if not OmegaConf.is_dict(OmegaConf.select(cfg, key)) and key != "algorithm":
             assert OmegaConf.select(cfg, key) == value
+
+
+def test_every_sweep_can_be_run_by_agents():
+    local = {path.stem for path in ROOT.glob("sweeps/*.yaml")}
+    assert {path.stem for path in AGENTS} == local
+
+
+@pytest.mark.parametrize("path", AGENTS, ids=name)
+def test_agents_run_what_the_sweep_runs(path):
+    agent = yaml.safe_load(path.read_text())
+    sweep = composed(f"sweeps={path.stem}", hydra=True)
+    varied = {
+        key: [yaml.safe_load(value) for value in str(values).split(",")]
+        for key, values in sweep.hydra.sweeper.params.items()
+    }
+    assert {key: item["values"] for key, item in agent["parameters"].items()} == varied
+    words = [word for word in agent["command"] if not word.startswith(("${", "logger."))]
+    assert settings(composed(*words)) == settings(sweep)
+
+
+def settings(cfg: DictConfig) -> dict[str, object]:
+    """What a run does, unresolved: not where it is written, nor under which name."""
+    plain = OmegaConf.to_container(cfg)
+    assert isinstance(plain, dict)
+    return {key: value for key, value in plain.items() if key not in ("hydra", "sweeps")}
 
 
 def test_config_yaml_chooses_an_option_of_every_group():
