@@ -11,9 +11,10 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from stabledrl.declarations import stated
 from stabledrl.functional.objective import (
     bypass_rate,
     clip_fractions,
@@ -22,6 +23,7 @@ from stabledrl.functional.objective import (
 )
 from stabledrl.functional.ratio import clamped_count, guarded_exp
 from stabledrl.functional.reduce import masked_mean
+from stabledrl.levels import Units, completions
 from stabledrl.pairing import Pairs
 from stabledrl.penalty import DivergencePenalty
 from stabledrl.types import Batch, Corruption, Estimator, Likelihood, LossOutput, Scorer, Sequences
@@ -31,17 +33,35 @@ BYPASS_EPSILON = 0.2  # PPO's ε: the bypass is measured against it whatever cli
 
 @dataclass(frozen=True)
 class RatioLevel:
-    """Of what the ratio is taken: two functions of likelihoods [group, member] and lengths.
+    """Of what the ratio is taken: functions of the units' likelihoods and of lengths.
 
     log_ratio: (value, old value, length) -> d [group, member, unit], detached float32.
     score: (score, length) -> ℓ [group, member, unit], with gradient.
-    noise_std: σ ≥ 0 of noise that is added to every sample's log-ratio, d_i += σ·N(0, 1): a stress
+    noise_std: σ ≥ 0 of noise that is added to every unit's log-ratio, d_i += σ·N(0, 1): a stress
     test, with masks that are `paired` and so bring no noise of their own (nats; 0 is off).
+    units: what values and scores are those of: `levels.completions` [group, member], or
+    `levels.tokens` [group, member, position].
     """
 
     log_ratio: Callable[[Tensor, Tensor, Tensor], Tensor]
     score: Callable[[Tensor, Tensor], Tensor]
     noise_std: Annotated[float, Ge(0)] = 0.0
+    units: Callable[[Likelihood, Sequences], Units] = completions
+
+    def difference(
+        self, new: Likelihood, old: Likelihood, sequences: Sequences, group_size: int
+    ) -> tuple[Float[Tensor, "group member unit"], Bool[Tensor, "group member unit"]]:
+        """Log-ratios of all units, and which of them count."""
+        above, below = (self.units(it, sequences).grouped(group_size) for it in (new, old))
+        length = sequences.length.view(-1, group_size)
+        return self.log_ratio(above.value, below.value, length), above.counted
+
+    def gradient_carrier(
+        self, likelihood: Likelihood, sequences: Sequences, group_size: int
+    ) -> Float[Tensor, "group member unit"]:
+        """Scores ℓ of all units."""
+        units = self.units(likelihood, sequences).grouped(group_size)
+        return self.score(units.score, sequences.length.view(-1, group_size))
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ class Algorithm:
     Method: StableDRL (arXiv 2603.06743) and everything between it and GRPO.
 
     estimator: how a likelihood proxy is drawn. pairing: which draws old and new policy share.
-    ratio: sequence or per token. clipping: (d, A) -> log weight, keep flag.
+    ratio: sequence, per token or every token. clipping: (d, A) -> log weight, keep flag.
     normalization: (log weight, mask, length, R) -> w/Z. advantage: rewards -> advantages.
     penalty: the KL term. completion_length: R, tokens of a completion as sampled.
     """
@@ -108,17 +128,20 @@ class Algorithm:
                 verdict=~reward.isnan(),
                 old=score(policy, old),
                 reference=None if judge is None else score(judge, new),
-                log_ratio_noise=self._noise(reward, generator(f"noise {update}")),
+                log_ratio_noise=self._noise(
+                    self.ratio.units(score(policy, old), sequences).grouped(group_size),
+                    generator(f"noise {update}"),
+                ),
             )
             for update, (old, new) in enumerate(self.pairing(draw, updates))
         ]
 
-    def _noise(self, reward: Tensor, generator: torch.Generator) -> Tensor | None:
-        """σ·N(0, 1) for every sample of one update, drawn in sample order; None without noise."""
+    def _noise(self, units: Units, generator: torch.Generator) -> Tensor | None:
+        """σ·N(0, 1) for every unit of one update, drawn in sample order; None without noise."""
         if self.ratio.noise_std == 0:
             return None
-        noise = torch.randn(reward.shape, generator=generator)
-        return self.ratio.noise_std * noise.to(reward.device)
+        noise = torch.randn(units.counted.shape, generator=generator)
+        return self.ratio.noise_std * noise.to(units.counted.device)
 
     @torch.no_grad()
     def drift(
@@ -151,20 +174,18 @@ class Algorithm:
 
     def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
         """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""
-        shape = batch.advantage.shape
-        likelihood = self.estimator(policy, batch.sequences, batch.corruption)
-        length = batch.sequences.length.view(shape)
-        log_ratio = self.ratio.log_ratio(
-            likelihood.value.view(shape), batch.old.value.view(shape), length
-        )
+        sequences, size = batch.sequences, batch.group_size
+        likelihood = self.estimator(policy, sequences, batch.corruption)
+        length = sequences.length.view(-1, size)
+        log_ratio, counted = self.ratio.difference(likelihood, batch.old, sequences, size)
         if batch.log_ratio_noise is not None:
-            log_ratio = log_ratio + batch.log_ratio_noise[..., None]
-        score = self.ratio.score(likelihood.score.view(shape), length)
-        mask = batch.verdict[..., None].expand_as(log_ratio)
+            log_ratio = log_ratio + batch.log_ratio_noise
+        score = self.ratio.gradient_carrier(likelihood, sequences, size)
+        mask = counted & batch.verdict[..., None]
         log_weight, keep = self.clipping(log_ratio, batch.advantage)
         weight = self.normalization(log_weight, mask, length, self.completion_length)
         surrogate = policy_loss(score, batch.advantage, torch.where(keep, weight, 0))
-        divergence = self.penalty(likelihood, batch.reference, batch.sequences, batch.verdict)
+        divergence = self.penalty(likelihood, batch.reference, sequences, batch.verdict)
         loss = surrogate + divergence
         metrics = {
             "train/loss": loss.detach(),
@@ -179,8 +200,7 @@ class Algorithm:
 
     def _clamped(self, log_weight: Tensor, mask: Tensor) -> Tensor:
         """Number of weights whose exponent the normalization clamps; 0 if it works in log space."""
-        function = getattr(self.normalization, "func", self.normalization)  # a configured partial
-        if getattr(function, "clamps_exponent", True):
+        if stated(self.normalization, "clamps_exponent", True):
             return clamped_count(log_weight, mask)
         return log_weight.new_zeros(())
 

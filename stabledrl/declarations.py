@@ -10,7 +10,7 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     takes_threshold    confidence: in [0, 1] and larger for surer tokens (True)
     longest_completion estimator: tokens of the longest it can score (None: any)
     token_values       estimator: has a value for every token, unless it draws (False)
-    needs_token_values level of a divergence: works on them (False)
+    needs_token_values level of a divergence, units of a ratio: works on them (False)
     replays_decoding   estimator: scores decoded completions only, not solutions (False)
     trains_on          job: "rollouts", "solutions" or None ("rollouts")
     collects_phases    job: gathers rollout phases (where it trains on rollouts)
@@ -22,7 +22,7 @@ with what is taken for granted where nothing is stated in parentheses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -36,3 +36,8 @@ def declares(**facts: object) -> Callable[[Function], Function]:
         return function
 
     return state
+
+
+def stated(function: object, fact: str, otherwise: Any) -> Any:
+    """What a function states, or one that a configured partial calls."""
+    return getattr(getattr(function, "func", function), fact, otherwise)

@@ -172,12 +172,29 @@ def divergence_has_token_values(cfg: Settings) -> Iterator[str]:
     level, estimator = component(cfg, "kl.level"), component(cfg, "estimator")
     if level is None or estimator is None or not getattr(level, "needs_token_values", False):
         return
-    sparse = not getattr(estimator, "token_values", False) or select(cfg, "estimator.draws")
-    if sparse and select(cfg, "kl.coefficient"):
+    if not _scores_every_token(cfg) and select(cfg, "kl.coefficient"):
         yield (
             f"kl.level={level.__name__} needs an estimator with token values, "
             f"estimator={estimator.__name__} as configured has none: take kl.level=divided"
         )
+
+
+def ratio_has_token_values(cfg: Settings) -> Iterator[str]:
+    """A ratio of every token needs an estimator that scores every token, every time."""
+    units, estimator = component(cfg, "ratio.units"), component(cfg, "estimator")
+    if units is None or estimator is None or not collects_phases(cfg):
+        return
+    if getattr(units, "needs_token_values", False) and not _scores_every_token(cfg):
+        yield (
+            f"ratio.units={units.__name__} needs an estimator with token values, "
+            f"estimator={estimator.__name__} as configured has none: take ratio=per_token"
+        )
+
+
+def _scores_every_token(cfg: Settings) -> bool:
+    """Whether the estimator has token values: one that can draw has them where it does not."""
+    has_values = getattr(component(cfg, "estimator"), "token_values", False)
+    return bool(has_values) and not select(cfg, "estimator.draws")
 
 
 def masking_is_accepted(cfg: Settings) -> Iterator[str]:
@@ -258,6 +275,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     training_ends,
     optimizer_accepts_its_numbers,
     divergence_has_token_values,
+    ratio_has_token_values,
     masking_is_accepted,
     checkpoint_exists,
     checkpoint_is_used,

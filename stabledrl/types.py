@@ -219,7 +219,7 @@ class Batch:
     verdict: Bool[Tensor, "group member"]
     old: Likelihood
     reference: Likelihood | None = None
-    log_ratio_noise: Float[Tensor, "group member"] | None = None
+    log_ratio_noise: Float[Tensor, "group member unit"] | None = None
 
     def groups(self, first: int, last: int) -> Batch:
         """Groups first..last (exclusive), with all their samples."""

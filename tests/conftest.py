@@ -9,6 +9,7 @@ CHECKED = [
     "models",
     "samplers",
     "estimators",
+    "levels",
     "algorithm",
     "rollout",
     "diagnostics.probe",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from stabledrl import levels
 from stabledrl.algorithm import Algorithm, RatioLevel
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.functional import advantage, clipping, normalization, ratio
@@ -20,6 +21,7 @@ from tests.policies import END, left_padded, tiny_policy
 
 SEQUENCE = RatioLevel(ratio.sequence_log_ratio, ratio.sequence_score)
 PER_TOKEN = RatioLevel(ratio.per_token_log_ratio, ratio.per_token_score)
+TOKEN = RatioLevel(ratio.token_log_ratio, ratio.token_score, units=levels.tokens)
 GROUPS, MEMBERS, LENGTH = 4, 3, 6
 
 

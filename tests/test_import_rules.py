@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "stabledrl"
 # what rooms above may always use
 GROUND = {"functional", "types", "randomness", "errors", "declarations"}
 POLICY = GROUND | {"policy"}
-OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "algorithm"}
+OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
 FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "config", "fingerprint"}
 
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "estimators": POLICY,
     "pairing": {"types"},
     "penalty": {"functional", "types", "errors", "declarations"},
+    "levels": {"types", "declarations"},
     "algorithm": OBJECTIVE,
     "rewards": {"types", "errors"},
     "tasks": {"types", "rewards", "errors"},

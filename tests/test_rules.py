@@ -271,3 +271,30 @@ def test_a_divergence_per_token_needs_token_values():
     assert told(level | trajectory) == []
     assert told(level | {"estimator._target_": f"{estimator}mean_field.MeanField"}) == []
     assert told(level | elbo | {"kl.coefficient": 0.0}) == []
+
+
+def test_a_ratio_of_tokens_needs_token_values():
+    units = {"ratio.units._target_": "stabledrl.levels.tokens"}
+    estimator = "stabledrl.estimators."
+    elbo = {"estimator._target_": f"{estimator}elbo.Elbo"}
+    trajectory = {"estimator._target_": f"{estimator}trajectory.Trajectory"}
+    for settings, name in ((elbo, "Elbo"), (trajectory | {"estimator.draws": 2}, "Trajectory")):
+        for job in ("train", "probe"):
+            target = {"job._target_": f"stabledrl.jobs.{job}.{job}"}
+            assert told(units | settings | target) == [
+                "ratio.units=tokens needs an estimator with token values, "
+                f"estimator={name} as configured has none: take ratio=per_token"
+            ]
+    assert told(units | trajectory) == []
+    for path in ("mean_field.MeanField", "coupled_token.CoupledToken"):
+        assert told(units | {"estimator._target_": estimator + path}) == []
+    assert told(elbo | {"ratio.units._target_": "stabledrl.levels.completions"}) == []
+    assert told(units | elbo | {"job._target_": "stabledrl.jobs.evaluate.evaluate"}) == []
+
+
+@pytest.mark.parametrize("name", ["coupled.Coupled", "quadrature.Quadrature"])
+def test_estimators_with_masks_of_their_own_take_uniform_masking_only(name):
+    estimator = {"estimator._target_": f"stabledrl.estimators.{name}"}
+    assert told(estimator | {"masking.pattern._target_": f"{FUNCTIONS}.masking.uniform"}) == []
+    (line,) = told(estimator | {"masking.pattern._target_": f"{FAKE}.BlockRandom"})
+    assert "which brings its own masks" in line

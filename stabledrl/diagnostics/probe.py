@@ -88,17 +88,17 @@ def accuracy(
 def noise(
     log_ratio: Float[Tensor, "repetition group member unit"],
     advantage: Float[Tensor, "group member"],
-    verdict: Bool[Tensor, "group member"],
+    mask: Bool[Tensor, "group member unit"],
     epsilon: float,
 ) -> Noise:
     """Standard deviation of d and predicted bypass rate, from the empirical distribution of d.
 
-    epsilon: that of ρ > 1+ε. The rate is the one of `functional.objective.bypass_rate`, over all
-    repetitions. Its error counts whole groups, because members share a prompt and an advantage
-    baseline: √(N/(N−1)·Σ_g (b_g − p·n_g)²)/Σ_g n_g; NaN for a single group.
+    mask: the entries that count. epsilon: that of ρ > 1+ε. The rate is the one of
+    `functional.objective.bypass_rate`, over all repetitions. Its error counts whole groups, because
+    members share a prompt and an advantage baseline: √(N/(N−1)·Σ_g (b_g − p·n_g)²)/Σ_g n_g; NaN for
+    a single group.
     """
-    repetitions, groups, _, units = log_ratio.shape
-    mask = verdict[:, :, None].expand(-1, -1, units)
+    repetitions, groups = log_ratio.shape[:2]
     counted = log_ratio[:, mask].double()
     rate = bypass_rate(
         log_ratio.flatten(0, 1),

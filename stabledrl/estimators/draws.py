@@ -31,3 +31,13 @@ def weighted_likelihood(policy: Scorer, sequences: Sequences, corruption: Corrup
     values = masked_log_probability(policy, sequences, corruption)
     value = (corruption.weight * values).sum((0, 2))
     return Likelihood(value, value)
+
+
+def weighted_token_likelihood(
+    policy: Scorer, sequences: Sequences, corruption: Corruption
+) -> Likelihood:
+    """The same with token values: Σ_draws weight_k·log p(y_k | corruption) for every token k."""
+    values = masked_log_probability(policy, sequences, corruption)
+    token_value = (corruption.weight * values).sum(0)
+    value = token_value.sum(-1)
+    return Likelihood(value, value, token_value)

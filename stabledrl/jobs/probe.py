@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from torch import Tensor
 
 from stabledrl.config import build
-from stabledrl.declarations import declares
+from stabledrl.declarations import declares, stated
 from stabledrl.diagnostics.probe import Noise, leaves_negatives_unbounded, ordered
 from stabledrl.diagnostics.probe_page import Findings, page, recommendations
 from stabledrl.errors import ConfigurationError
@@ -121,9 +121,14 @@ def enumerable(length: Tensor, requested: int | None) -> tuple[Tensor, str]:
 
 
 def noise_by_draws(prober: Probe, draws: int, repetitions: int) -> dict[int, Noise]:
-    """Noise under independent masks for 1…draws mask draws; empty where the estimator has none."""
+    """Noise under independent masks for 1…draws mask draws; empty where the estimator has none.
+
+    Or where ratios are those of tokens: an estimator that draws has no values for all of them.
+    """
     estimator: Any = prober.algorithm.estimator
     if not is_dataclass(estimator) or not hasattr(estimator, "draws"):
+        return {}
+    if stated(prober.algorithm.ratio.units, "needs_token_values", False):
         return {}
     estimator_of = partial(replace, cast(Any, estimator))
     fewer = max(1, repetitions // 2)  # each costs as much as all pairings together

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.algorithm import BYPASS_EPSILON, Algorithm
@@ -60,13 +60,14 @@ class Probe:
 
     def log_ratio(
         self, algorithm: Algorithm, phase: Collected, repetition: int
-    ) -> Float[Tensor, "group member unit"]:
-        """d of the first inner update, at the algorithm's ratio level."""
+    ) -> tuple[Float[Tensor, "group member unit"], Bool[Tensor, "group member unit"]]:
+        """d of the first inner update, at the algorithm's ratio level, and which entries count."""
         batch = self.prepared(algorithm, phase, repetition)
-        shape = batch.advantage.shape
         new = algorithm.likelihood(self.policy, batch.sequences, batch.corruption, self.rows)
-        length = batch.sequences.length.view(shape)
-        return algorithm.ratio.log_ratio(new.value.view(shape), batch.old.value.view(shape), length)
+        log_ratio, counted = algorithm.ratio.difference(
+            new, batch.old, batch.sequences, batch.group_size
+        )
+        return log_ratio, counted & batch.verdict[..., None]
 
     @property
     def advantage(self) -> Float[Tensor, "group member"]:
@@ -83,10 +84,12 @@ class Probe:
         # the penalty has no part in a log-ratio
         algorithm: Algorithm = replace(self.algorithm, penalty=DivergencePenalty(), **changes)  # type: ignore[arg-type]
         drawn = [
-            torch.cat([self.log_ratio(algorithm, phase, repetition) for phase in self.phases])
+            [self.log_ratio(algorithm, phase, repetition) for phase in self.phases]
             for repetition in range(repetitions)
         ]
-        return noise(torch.stack(drawn), self.advantage, self.verdict, BYPASS_EPSILON)
+        log_ratio = torch.stack([torch.cat([d for d, _ in phases]) for phases in drawn])
+        counted = torch.cat([mask for _, mask in drawn[0]])  # the same in every repetition
+        return noise(log_ratio, self.advantage, counted, BYPASS_EPSILON)
 
     def spreads(self, rules: Rules, draws: int, groups: int) -> dict[str, Spread]:
         """Norm of the loss's gradient on the first groups of a phase, by rule.
@@ -122,9 +125,9 @@ class Probe:
         generator = keyed_generator("probe", self.seed, "exact")
         with torch.no_grad():
             truth = exact(self.policy, sequences, exact.draw(sequences, count, generator)).value
-        # all repetitions as one long batch: sample by sample the draws are independent
+        # all repetitions as one long batch, in groups of one: no strata tie samples to each other
         many = sequences[torch.arange(count).repeat(repetitions)]
-        corruption = self.algorithm.estimator.draw(many, count, generator)
+        corruption = self.algorithm.estimator.draw(many, 1, generator)
         value = self.algorithm.likelihood(self.policy, many, corruption, self.rows).value
         return accuracy(value.view(repetitions, count), truth)
 

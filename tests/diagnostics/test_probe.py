@@ -69,7 +69,7 @@ def test_gaussian_noise_gives_the_normal_tail(sigma):
     shape = (50, 40, 4, 1)
     log_ratio = sigma * torch.randn(shape, generator=torch.Generator().manual_seed(0))
     advantage = torch.tensor([3.0, -1.0, -1.0, -1.0]).repeat(40, 1)  # P(A < 0) = 3/4
-    found = noise(log_ratio, advantage, torch.ones(40, 4, dtype=torch.bool), 0.2)
+    found = noise(log_ratio, advantage, torch.ones(40, 4, 1, dtype=torch.bool), 0.2)
     tail = 0.5 * math.erfc(math.log(1.2) / sigma / math.sqrt(2))
     assert found.entries == 8000
     assert found.std == pytest.approx(sigma, rel=0.03)
@@ -83,7 +83,7 @@ def test_bypass_by_hand_leaves_out_what_has_no_verdict():
     log_ratio = torch.tensor([[[[0.2], [0.1]], [[5.0], [5.0]]]])  # ln 1.2 = 0.182
     advantage = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
     verdict = torch.tensor([[True, True], [True, False]])
-    found = noise(log_ratio, advantage, verdict, 0.2)
+    found = noise(log_ratio, advantage, verdict[..., None], 0.2)
     assert found.bypass_rate == pytest.approx(1 / 3)
     # residuals 1 − 2/3 and 0 − 1/3: √(2/1 · (1/9 + 1/9))/3 = 2/9
     assert found.bypass_error == pytest.approx(2 / 9)
@@ -93,11 +93,21 @@ def test_bypass_by_hand_leaves_out_what_has_no_verdict():
     assert found.std == pytest.approx(math.sqrt(squares / 3))
 
 
+def test_tokens_that_do_not_count_are_left_out():
+    # two tokens each; the second of the second completion comes after its end
+    log_ratio = torch.tensor([[[[0.2, 0.0], [0.3, 9.0]]]])
+    mask = torch.tensor([[[True, True], [True, False]]])
+    found = noise(log_ratio, torch.tensor([[-1.0, -1.0]]), mask, 0.2)
+    assert found.entries == 3
+    assert found.bypass_rate == pytest.approx(2 / 3)
+    assert found.std == pytest.approx(math.sqrt((0.2**2 + 0.3**2) / 3 - (0.5 / 3) ** 2))
+
+
 def test_one_group_has_no_error_and_no_verdict_no_noise():
-    found = noise(torch.ones(1, 1, 2, 1), torch.tensor([[-1.0, 1.0]]), ALL, 0.2)
+    found = noise(torch.ones(1, 1, 2, 1), torch.tensor([[-1.0, 1.0]]), ALL[..., None], 0.2)
     assert found.bypass_rate == 0.5
     assert math.isnan(found.bypass_error)
-    nobody = noise(torch.ones(1, 1, 2, 1), torch.zeros(1, 2), ~ALL, 0.2)
+    nobody = noise(torch.ones(1, 1, 2, 1), torch.zeros(1, 2), ~ALL[..., None], 0.2)
     assert (nobody.std, nobody.bypass_rate, nobody.entries) == (0, 0, 0)
 
 

@@ -13,9 +13,13 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from stabledrl.estimators.coupled import Coupled
+from stabledrl.estimators.coupled_token import CoupledToken
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.exact import Exact
 from stabledrl.estimators.mean_field import MeanField
+from stabledrl.estimators.quadrature import Quadrature
+from stabledrl.estimators.stratified import Stratified
 from stabledrl.functional.enumeration import (
     all_subsets,
     order_averaged_elbo,
@@ -43,9 +47,15 @@ ESTIMATORS = [
     MeanField(prompt_mask_probability=0.0),
     Exact(),
     Exact(target=random_order_log_likelihood, rows=5),
+    Stratified(),
+    Quadrature(),
+    Quadrature(nodes=3, draws=2),
 ]
 # not repr: it holds addresses of functions, and every test process must collect the same names
 NAMES = ["elbo", "elbo-1", "elbo-7", "mean_field", "mean_field-0", "exact", "exact-likelihood"]
+NAMES += ["stratified", "quadrature", "quadrature-3x2"]
+# not −log V per token draw by draw for a uniform model: at l = 0 or L a sum is empty; counted 3/2
+COUPLED = [Coupled(), Coupled(draws=3), CoupledToken()]
 
 
 def sequences_of(prompts: list[list[int]], completions: list[list[int]]) -> Sequences:
@@ -196,7 +206,9 @@ def test_a_uniform_model_has_exactly_minus_log_v_per_token(estimator: Estimator)
     torch.testing.assert_close(value, expected, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=NAMES)
+@pytest.mark.parametrize(
+    "estimator", ESTIMATORS + COUPLED, ids=[*NAMES, "coupled", "coupled-3", "coupled_token"]
+)
 @pytest.mark.parametrize("shifted", [False, True])
 @torch.no_grad()
 def test_a_copy_oracle_has_zero_with_the_right_shift_only(
@@ -212,7 +224,7 @@ def test_a_copy_oracle_has_zero_with_the_right_shift_only(
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(ESTIMATORS))
+@given(st.integers(0, 2**32), st.sampled_from(ESTIMATORS + COUPLED))
 def test_draws_hide_what_does_not_count_and_never_move_the_global_state(
     seed: int, estimator: Estimator
 ) -> None:
@@ -239,7 +251,7 @@ def test_exact_refuses_more_than_sixteen_tokens() -> None:
 def test_gradients_flow_through_every_estimator() -> None:
     policy = tiny_policy()
     sequences = sequences_of([PROMPT], [WITH_END])
-    for estimator in ESTIMATORS:
+    for estimator in ESTIMATORS + COUPLED:
         policy.zero_grad()
         corruption = estimator.draw(sequences, 1, generator())
         estimator(policy, sequences, corruption).score.sum().backward()

@@ -42,6 +42,7 @@ TOGETHER = {
     "normalization=sequence_token_mean": "ratio=sequence",
     "normalization=fixed_length": "ratio=sequence",
     "normalization=token": "ratio=sequence",
+    "ratio=token": "estimator=mean_field",
 }
 
 

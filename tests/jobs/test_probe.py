@@ -55,14 +55,20 @@ def test_everything_is_measured_and_told(tmp_path, capsys):
     assert "predicted bypass" in shown
 
 
-@pytest.mark.parametrize("estimator", ["elbo", "mean_field"])
-def test_its_first_repetition_is_the_first_update_of_a_run_with_this_seed(tmp_path, estimator):
-    run = small(tmp_path / "run", *LIVELY, f"estimator={estimator}")
+@pytest.mark.parametrize(
+    ("estimator", "ratio"),
+    [("elbo", "per_token"), ("mean_field", "per_token"), ("coupled_token", "token")],
+)
+def test_its_first_repetition_is_the_first_update_of_a_run_with_this_seed(
+    tmp_path, estimator, ratio
+):
+    chosen = (*LIVELY, f"estimator={estimator}", f"ratio={ratio}")
+    run = small(tmp_path / "run", *chosen)
     train(run)
     first = rows(tmp_path / "run")[1]  # after the validation
     assert "train/ratio/noise_std" in first
     once = {"phases": 1, "repetitions": 1, "draws": 0}
-    found = probed(tmp_path / "probe", *LIVELY, f"estimator={estimator}", **once)
+    found = probed(tmp_path / "probe", *chosen, **once)
     noise = found["noise"]["independent"]
     assert noise["std"] == pytest.approx(float(first["train/ratio/noise_std"]), rel=1e-5)
     assert noise["bypass_rate"] == pytest.approx(float(first["train/bypass_rate"]), abs=1e-6)
@@ -96,6 +102,18 @@ def test_an_estimator_without_draws_and_numbers_that_ask_for_nothing(tmp_path):
     assert found["by_draws"] == {}
     assert found["exact"] is None
     assert found["not_enumerated"] == "job.exact_completions=0"
+
+
+def test_ratios_of_tokens_are_as_many_as_the_tokens_of_a_run(tmp_path):
+    chosen = (*LIVELY, "estimator=trajectory", "ratio=token", "normalization=token")
+    train(small(tmp_path / "run", *chosen))
+    first = rows(tmp_path / "run")[1]
+    once = {"phases": 1, "repetitions": 1, "exact_completions": 0}
+    found = probed(tmp_path / "probe", *chosen, **once)
+    assert found["noise"]["independent"]["std"] == float(first["train/ratio/noise_std"]) == 0
+    tokens = 12 * float(first["train/completions/mean_length"])
+    assert found["noise"]["independent"]["entries"] == pytest.approx(tokens)
+    assert found["by_draws"] == {}  # with draws there are no values of all tokens
 
 
 def test_the_same_again(tmp_path):
