@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.declarations import stated
+from stabledrl.functional import group_filter as group_filters
 from stabledrl.functional.objective import (
     bypass_rate,
     clip_fractions,
@@ -74,6 +75,8 @@ class Algorithm:
     ratio: sequence, per token or every token. clipping: (d, A) -> log weight, keep flag.
     normalization: (log weight, mask, length, R) -> w/Z. advantage: rewards -> advantages.
     penalty: the KL term. completion_length: R, tokens of a completion as sampled.
+    group_filter: (reward, solved) -> groups that are kept; whoever has the rewards of a phase asks
+    it, and hands `prepare` NaN for groups it drops. N counts the groups that have a verdict.
     """
 
     estimator: Estimator
@@ -84,6 +87,7 @@ class Algorithm:
     advantage: Callable[[Tensor], Tensor]
     penalty: DivergencePenalty
     completion_length: int
+    group_filter: Callable[[Tensor, Tensor], Tensor] = group_filters.none
 
     @torch.no_grad()
     def prepare(
@@ -100,10 +104,12 @@ class Algorithm:
 
         policy is the one that sampled. rows: samples scored together; with those of a training
         batch, shared masks give ρ = 1 to the last bit. generator(label) is keyed by seed and phase.
+        reward: NaN where there is no verdict, as in all of a group that was filtered.
         Each distinct old corruption costs one evaluation: 1 under `independent` and `shared`, μ
         under `paired`.
         """
-        group_size = reward.shape[1]
+        group_size, verdict = reward.shape[1], ~reward.isnan()
+        counted = float(verdict.any(-1).float().mean())
         judge = self.penalty.judge(policy, reference)
         drawn: dict[str, Corruption] = {}
         scored: dict[tuple[int, int], Likelihood] = {}
@@ -125,13 +131,14 @@ class Algorithm:
                 corruption=new,
                 group_size=group_size,
                 advantage=self.advantage(reward),
-                verdict=~reward.isnan(),
+                verdict=verdict,
                 old=score(policy, old),
                 reference=None if judge is None else score(judge, new),
                 log_ratio_noise=self._noise(
                     self.ratio.units(score(policy, old), sequences).grouped(group_size),
                     generator(f"noise {update}"),
                 ),
+                counted_share=counted or 1.0,  # of nothing there is no mean
             )
             for update, (old, new) in enumerate(self.pairing(draw, updates))
         ]
@@ -185,7 +192,11 @@ class Algorithm:
         log_weight, keep = self.clipping(log_ratio, batch.advantage)
         weight = self.normalization(log_weight, mask, length, self.completion_length)
         surrogate = policy_loss(score, batch.advantage, torch.where(keep, weight, 0))
+        # a normalization over the whole step takes its mean in there
+        if not stated(self.normalization, "needs_whole_step", False):
+            surrogate = surrogate / batch.counted_share
         divergence = self.penalty(likelihood, batch.reference, sequences, batch.verdict)
+        divergence = divergence / batch.counted_share
         loss = surrogate + divergence
         metrics = {
             "train/loss": loss.detach(),
@@ -194,7 +205,7 @@ class Algorithm:
             **ratio_metrics(log_ratio, mask),
             **weight_metrics(log_ratio, log_weight, keep, mask, batch.advantage),
             "train/weights/max": weight.max(),
-            "train/weights/sum": weight.sum((1, 2)).mean(),
+            "train/weights/sum": masked_mean(weight.sum((1, 2)), mask.any(-1).any(-1)),
         }
         return LossOutput(loss, metrics)
 
@@ -210,6 +221,7 @@ def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
     center = masked_mean(log_ratio, mask)
     spread = masked_mean((log_ratio - center).square(), mask).sqrt()
     largest = torch.where(mask, log_ratio, -torch.inf).max()
+    largest = torch.where(mask.any(), largest, 0)  # nobody counts: no ratio has moved
     return {
         "train/ratio/mean": masked_mean(guarded_exp(log_ratio), mask),
         "train/ratio/max": guarded_exp(largest),
@@ -224,8 +236,9 @@ def weight_metrics(
 ) -> dict[str, Tensor]:
     """What clipping made of the ratios: effective sample size, clipped shares, the bypass."""
     low, high = clip_fractions(log_ratio, log_weight, keep, mask)
+    share = effective_sample_size(log_weight, mask)
     return {
-        "train/ess": effective_sample_size(log_weight, mask).mean(),
+        "train/ess": masked_mean(share, mask.any(-1).any(-1)),
         "train/clip_ratio/low_mean": low,
         "train/clip_ratio/high_mean": high,
         "train/clip_ratio/region_mean": low + high,

@@ -135,6 +135,16 @@ def score_fits_normalization(cfg: Settings) -> Iterator[str]:
         )
 
 
+def filter_keeps_something(cfg: Settings) -> Iterator[str]:
+    """A range of accuracies has to hold one."""
+    lowest, highest = (select(cfg, f"group_filter.{end}") for end in ("lowest", "highest"))
+    if all(isinstance(end, int | float) for end in (lowest, highest)) and lowest > highest:
+        yield (
+            f"group_filter.lowest={lowest} is above group_filter.highest={highest}: every group "
+            "would be dropped"
+        )
+
+
 def threshold_means_something(cfg: Settings) -> Iterator[str]:
     """A threshold compares confidences with a probability."""
     threshold, confidence = select(cfg, "sampler.threshold"), component(cfg, "sampler.confidence")
@@ -268,6 +278,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     one_process,
     whole_step_normalization,
     score_fits_normalization,
+    filter_keeps_something,
     threshold_means_something,
     estimator_has_room,
     estimator_has_a_decoding,

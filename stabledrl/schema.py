@@ -95,6 +95,7 @@ class Root(pydantic.BaseModel):
     clipping: Component
     normalization: Component
     advantage: Component
+    group_filter: Component
     kl: Component | None = None
     sampler: Component
     optimizer: Component

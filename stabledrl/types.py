@@ -210,6 +210,9 @@ class Batch:
     old: the rollout policy's likelihood under its own corruption (which pairing decides).
     reference: the reference policy's likelihood under this corruption, or None.
     log_ratio_noise: added to the log-ratios of a stress test (nats), or None.
+    counted_share: groups with any verdict among all groups of the phase (1 where none has one). The
+    loss is a mean over those: a group then weighs the same in whatever batch of the phase it is,
+    and however many batches an optimiser step has.
     """
 
     sequences: Sequences
@@ -220,6 +223,7 @@ class Batch:
     old: Likelihood
     reference: Likelihood | None = None
     log_ratio_noise: Float[Tensor, "group member unit"] | None = None
+    counted_share: float = 1.0
 
     def groups(self, first: int, last: int) -> Batch:
         """Groups first..last (exclusive), with all their samples."""

@@ -77,6 +77,7 @@ FAKE_GROUPS = {
         "standardized": "{_target_: tests.fake_components.anything}",
         "asymmetric": "{_target_: tests.fake_components.anything}",
     },
+    "group_filter": {"none": "{_target_: tests.fake_components.anything}"},
     "kl": {"none": "{_target_: tests.fake_components.anything}"},
     "sampler": {
         "semi_autoregressive": "{_target_: tests.fake_components.Sampler,"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from stabledrl.algorithm import RatioLevel
 from stabledrl.functional import clipping, normalization
+from stabledrl.functional.kl import k2
 from stabledrl.pairing import independent, paired
+from stabledrl.penalty import DivergencePenalty
 from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption, Likelihood, Sequences
 from tests.phases import (
@@ -216,6 +219,76 @@ def test_a_group_without_any_verdict_is_zero_and_finite() -> None:
     (batch,) = chosen.prepare(policy, None, phase_sequences(), reward, 1, 1000, keyed)
     assert chosen.loss(policy, batch).loss == 0
     assert (gradient(policy, lambda: chosen.loss(policy, batch).loss) == 0).all()
+
+
+SCALES = pytest.mark.parametrize(
+    "scale",
+    [
+        normalization.group,
+        normalization.self_normalized,
+        normalization.batch_self,
+        normalization.token,
+        partial(normalization.token),  # as the configuration hands it over
+        normalization.unnormalized,
+    ],
+    ids=["group", "self", "batch_self", "token", "token configured", "sum"],
+)
+
+
+@SCALES
+def test_a_group_without_verdict_leaves_the_loss_and_the_number_of_groups(
+    scale: Callable[..., Tensor],
+) -> None:
+    chosen = algorithm(normalization=scale, ratio=SEQUENCE, penalty=DivergencePenalty(0.3, k2))
+    policy, old, reward = moved_policy(0.03), tiny_policy(), phase_reward()
+    dropped = reward.clone()
+    dropped[1] = float("nan")  # what a group filter makes of it
+    (batch,) = chosen.prepare(old, old, phase_sequences(), dropped, 1, 1000, keyed)
+    # the same masks, and three groups that never had a fourth
+    kept = torch.tensor([0, 2, 3])
+    samples = (kept[:, None] * MEMBERS + torch.arange(MEMBERS)).flatten()
+    assert batch.reference is not None
+    three = Batch(
+        batch.sequences[samples],
+        batch.corruption[samples],
+        MEMBERS,
+        batch.advantage[kept],
+        batch.verdict[kept],
+        batch.old[samples],
+        batch.reference[samples],
+    )
+    with_it, without = chosen.loss(policy, batch), chosen.loss(policy, three)
+    assert with_it.loss.item() == pytest.approx(without.loss.item(), rel=1e-5)
+    whole = gradient(policy, lambda: chosen.loss(policy, batch).loss)
+    expected = gradient(policy, lambda: chosen.loss(policy, three).loss)
+    scale_of = float(expected.abs().max())
+    torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-5 * scale_of)
+    scale = getattr(scale, "func", scale)
+    for name, value in without.metrics.items():
+        # a Z over the whole step holds the number of groups of the batch, which is 4 here
+        holds_count = name.startswith("train/weights/") and hasattr(scale, "needs_whole_step")
+        factor = 4 / 3 if holds_count else 1
+        assert float(with_it.metrics[name]) == pytest.approx(factor * float(value), rel=1e-4), name
+
+
+@pytest.mark.parametrize("scale", [normalization.group, normalization.self_normalized])
+def test_dropped_groups_and_accumulation(scale: Callable[..., Tensor]) -> None:
+    # a batch with nothing left, one with all and one with half of its groups
+    chosen = algorithm(normalization=scale, pairing=independent)
+    policy, reward = moved_policy(0.03), phase_reward(6)
+    reward[[0, 1, 4]] = float("nan")
+    (batch,) = chosen.prepare(tiny_policy(), None, phase_sequences(6), reward, 1, 1000, keyed)
+    assert batch.counted_share == 0.5
+    whole = gradient(policy, lambda: chosen.loss(policy, batch).loss)
+    parts = [
+        gradient(policy, lambda i=i: chosen.loss(policy, batch.groups(i, i + 2)).loss)
+        for i in (0, 2, 4)
+    ]
+    assert (parts[0] == 0).all()
+    scale_of = float(whole.abs().max())
+    torch.testing.assert_close(torch.stack(parts).mean(0), whole, rtol=1e-5, atol=1e-6 * scale_of)
+    empty = chosen.loss(policy, batch.groups(0, 2)).metrics
+    assert all(value.isfinite() for value in empty.values())
 
 
 def test_a_nan_likelihood_reaches_the_guard() -> None:

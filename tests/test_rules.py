@@ -55,6 +55,10 @@ def test_what_the_cases_below_change_is_accepted(settings):
             STEP | {"trainer.accumulate_grad_batches": 2},
             ["normalization=normalize_step", "trainer.accumulate_grad_batches=2 must be 1"],
         ),
+        (
+            {"group_filter.lowest": 0.8, "group_filter.highest": 0.2},
+            ["group_filter.lowest=0.8 is above group_filter.highest=0.2"],
+        ),
         (BLOCKS | {"estimator._target_": f"{FAKE}.Coupled"}, ["BlockRandom", "Coupled"]),
     ],
     ids=str,

@@ -66,6 +66,7 @@ GROUPS = (
             train("solve rate (sampled)", "solved"),
             train("reward, deviation within groups", "reward_std"),
             train("groups without a gradient", "frac_zero_std"),
+            train("groups that were filtered", "frac_filtered"),
             train("completions without a verdict", "frac_no_verdict"),
         ),
         is_open=True,

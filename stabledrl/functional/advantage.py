@@ -62,6 +62,23 @@ def asymmetric(reward: Reward, negative_weight: Annotated[float, Ge(0)] = 0.0) -
     return torch.where(advantage < 0, negative_weight * advantage, advantage)
 
 
+def softmax(reward: Reward, temperature: Annotated[float, Gt(0)] = 1.0) -> Advantage:
+    """Two distributions over the group, best minus worst: A = softmax(a/T) − softmax(−a/T).
+
+    Formula: a_i = r_i − mean(r) (a softmax is the same without the mean); T = `temperature`, in
+    units of reward. wd1, arXiv 2507.08838, with ψ = 1/T: its Σ softmax(a)·log π of the better
+    completions less Σ softmax(−a)·log π of the worse ones is Σ A·log π. In [−1, 1], whatever the
+    rewards. The published code takes the softmax over all rows of a device, we (and the paper) over
+    the group.
+    """
+    difference, _ = _centered(reward)
+    exponent = difference / temperature
+    best, worst = (
+        torch.where(reward.isnan(), -torch.inf, sign * exponent).softmax(-1) for sign in (1, -1)
+    )
+    return torch.where(reward.isnan(), 0, best - worst)  # NaN in a group without any verdict
+
+
 def _centered(reward: Reward) -> tuple[Advantage, Int[Tensor, "group 1"]]:
     """Reward minus group mean (0 without verdict), and the number of verdicts per group."""
     verdict = ~reward.isnan()

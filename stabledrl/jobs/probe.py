@@ -83,8 +83,8 @@ def collect_phases(cfg: DictConfig, phases: int) -> Probe:
     policy = build(cfg.model).train()  # as in training
     collected = []
     for number in range(phases):
-        rollout = collector(policy, policy, number).rollout
-        collected.append(Collected(number, rollout.sequences, rollout.reward.to(policy.device)))
+        phase = collector(policy, policy, number)
+        collected.append(Collected(number, phase.rollout.sequences, phase.reward))
     rows = settings.prompts_per_batch * settings.group_size
     return Probe(algorithm, policy, collected, cfg.seed, rows)
 

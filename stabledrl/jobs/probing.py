@@ -23,7 +23,8 @@ Rules = Mapping[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., T
 
 @dataclass(frozen=True)
 class Collected:
-    """Phase `number`: its completions and rewards [group, member], NaN without verdict."""
+    """Phase `number`: its completions and rewards [group, member], NaN where there is no verdict
+    or the group was filtered."""
 
     number: int
     sequences: Sequences

@@ -60,4 +60,5 @@ def build_algorithm(cfg: DictConfig) -> Algorithm:
         advantage=build(cfg.advantage),
         penalty=build(cfg.kl),
         completion_length=cfg.sampler.length,
+        group_filter=build(cfg.group_filter),
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from stabledrl.algorithm import Algorithm
@@ -35,9 +38,13 @@ class PhaseSettings:
 
 @dataclass(frozen=True)
 class Phase:
-    """A collected phase: graded completions and one batch per inner update."""
+    """A collected phase: graded completions and one batch per inner update.
+
+    reward: the rollout's, with NaN for whole groups that the group filter dropped.
+    """
 
     rollout: Rollout
+    reward: Float[Tensor, "group member"]
     batches: list[Batch]
     metrics: dict[str, float]
 
@@ -68,19 +75,22 @@ class PhaseCollector:
             keyed_generator("completions", self.seed, phase),
             settings.sampling_rows,
         )
+        kept = self.algorithm.group_filter(rollout.reward, rollout.solved)
+        reward = rollout.reward.masked_fill(~kept[:, None], torch.nan).to(policy.device)
         batches = self.algorithm.prepare(
             policy,
             reference,
             rollout.sequences,
-            rollout.reward.to(policy.device),
+            reward,
             settings.inner_updates,
             settings.prompts_per_batch * settings.group_size,
             lambda label: keyed_generator("masks", self.seed, phase, label),
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
+        metrics["train/frac_filtered"] = float((~kept).float().mean())
         if reference is not None and settings.drift_every and phase % settings.drift_every == 0:
             metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)
-        return Phase(rollout, batches, metrics)
+        return Phase(rollout, reward, batches, metrics)
 
     def _drift(self, policy: Policy, reference: Policy, rollout: Rollout, phase: int) -> float:
         size = self.settings.group_size

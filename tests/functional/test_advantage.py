@@ -9,7 +9,13 @@ import torch
 from stabledrl.functional import advantage
 
 NAN = math.nan
-ZERO_SUM = (advantage.centered, advantage.standardized, advantage.leave_one_out)
+ZERO_SUM = (
+    advantage.centered,
+    advantage.standardized,
+    advantage.leave_one_out,
+    advantage.softmax,
+    partial(advantage.softmax, temperature=0.3),
+)
 EVERY = (*ZERO_SUM, partial(advantage.asymmetric, negative_weight=0.5))
 
 # group 0: mean 3, differences −2, −1, 3; group 1: one verdict missing, mean 1, differences 1, −1
@@ -38,6 +44,24 @@ def test_asymmetric():
     halved = advantage.asymmetric(REWARD, negative_weight=0.5)
     assert halved.tolist() == [[-1.0, -0.5, 3.0], [1.0, 0.0, -0.5]]
     assert advantage.asymmetric(REWARD).tolist() == [[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]
+
+
+def test_softmax_by_hand():
+    # e^r = 1, 2, 4 and, the other way round, 4, 2, 1; then one verdict missing: 1, 3 and 3, 1
+    reward = torch.tensor([[1.0, 2.0, 4.0], [1.0, NAN, 3.0]]).log()
+    expected = torch.tensor([[1 / 7 - 4 / 7, 0, 4 / 7 - 1 / 7], [1 / 4 - 3 / 4, 0, 2 / 4]])
+    torch.testing.assert_close(advantage.softmax(reward), expected)
+    # at half the temperature they are squared: 1, 4, 16 and 1, 9
+    expected = torch.tensor([[-15 / 21, 0, 15 / 21], [-8 / 10, 0, 8 / 10]])
+    torch.testing.assert_close(advantage.softmax(reward, temperature=0.5), expected)
+
+
+def test_softmax_knows_no_common_offset_and_no_bound():
+    reward = torch.tensor([[3.0, 1.0, -2.0, 0.5]])
+    shifted = advantage.softmax(reward + 1000)
+    torch.testing.assert_close(shifted, advantage.softmax(reward), rtol=1e-4, atol=0)
+    # far apart: the best one against the worst one
+    assert advantage.softmax(1e6 * reward).tolist() == [[1.0, 0.0, -1.0, 0.0]]
 
 
 def test_leave_one_out():

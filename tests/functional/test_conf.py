@@ -1,4 +1,4 @@
-"""Every yaml of the three groups builds its function, with the numbers it names."""
+"""Every yaml of the four groups builds its function, with the numbers it names."""
 
 import itertools
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from stabledrl.functional import advantage, clipping, normalization
+from stabledrl.functional import advantage, clipping, group_filter, normalization
 
 CONF = Path(__file__).parent.parent.parent / "conf"
 
@@ -38,11 +38,15 @@ EXPECTED = {
         {"epsilon": 1e-4, "sample_standard_deviation": True},
     ),
     "advantage/leave_one_out": (advantage.leave_one_out, {}),
+    "advantage/softmax": (advantage.softmax, {"temperature": 1.0}),
+    "group_filter/none": (group_filter.none, {}),
+    "group_filter/accuracy_range": (group_filter.accuracy_range, {"lowest": 0.2, "highest": 0.8}),
+    "group_filter/nonzero_std": (group_filter.nonzero_std, {}),
 }
 # Other rooms may add variants; each of those builds too.
 FILES = [
     f"{group}/{path.stem}"
-    for group in ("clipping", "normalization", "advantage")
+    for group in ("clipping", "normalization", "advantage", "group_filter")
     for path in sorted((CONF / group).glob("*.yaml"))
 ]
 
@@ -61,6 +65,7 @@ def test_every_file_builds_something_that_can_be_called(name):
     values = torch.zeros(2, 3)
     arguments = {
         "advantage": (values,),
+        "group_filter": (values, values),
         "clipping": (values.unsqueeze(-1), values),
         "normalization": (
             values.unsqueeze(-1),

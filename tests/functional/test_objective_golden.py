@@ -3,10 +3,9 @@
 Not compared, because our form differs on purpose: verl's grid at and beyond its clamp of ±20 (no
 gradient there; ours keeps the clamped weight), verl's CISPO below its lower bound of 0.8 and on
 the sequences (`unconditional` with ε = 4 has no lower bound; TRL's CISPO has none either and is
-compared), k3 outside verl's value clamp of ±10, TRL's Dr.GRPO with sequence ratios (per-token
-ratio with an undivided score: no combination of ours).
+compared), k3 outside verl's value clamp of ±10.
 Losses are compared only where they are −Σ c·A·ℓ: PPO's loss −min(ρA, …) has our gradient and
-another value.
+another value; its value is −c·A for every sample that is kept.
 """
 
 import json
@@ -63,16 +62,25 @@ def test_one_token_grid_of_verl(case, clip, coefficient):
     expected = GOLDEN[f"{case}/grad"][inside].flatten()
     assert inside.sum() >= 10
     torch.testing.assert_close(policy.grad.flatten(), expected, rtol=1e-5, atol=1e-8)
+    _, keep = clip(d, pairs[:, 1:])
+    kept = keep.flatten()
+    published = GOLDEN[f"{case}/value"][inside].flatten()
+    assert kept.sum() >= 10 * 2
+    if "cispo" not in case:
+        surrogate = -(c.flatten() * pairs[:, 1])
+        torch.testing.assert_close(surrogate[kept], published[kept], rtol=1e-5, atol=1e-8)
     if "cispo" in case:
         value = -(c * pairs[:, 1:, None] * score.detach()).flatten()
-        torch.testing.assert_close(
-            value, GOLDEN[f"{case}/value"][inside].flatten(), rtol=1e-5, atol=1e-8
-        )
+        torch.testing.assert_close(value, published, rtol=1e-5, atol=1e-8)
 
 
 # case, ratio level, clipping, normalization, factor: verl's sum-norm divides by the length 16 but
 # not by the 4 sequences, so it is 4 times Dr.GRPO's mean.
-TOKEN, PER_TOKEN = "token", "per_token"
+TOKEN, PER_TOKEN, MIXED = (
+    (ratio.token_log_ratio, ratio.token_score),
+    (ratio.per_token_log_ratio, ratio.per_token_score),
+    (ratio.per_token_log_ratio, ratio.sequence_score),
+)
 SEQUENCES = [
     *(
         (f"seq/{name}/{mode}", TOKEN, clip, norm, factor)
@@ -104,6 +112,11 @@ SEQUENCES = [
         )
         for delta, clip in (("None", trl), ("2.0", trl_delta))
     ),
+    # Dr.GRPO multiplies that ratio with a sum over tokens
+    *(
+        (f"trl/dr_grpo_sequence_beta0.0_delta{delta}", MIXED, clip, normalization.fixed_length, 1)
+        for delta, clip in (("None", trl), ("2.0", trl_delta))
+    ),
     ("trl/cispo_token_beta0.0_deltaNone", TOKEN, cap_five, normalization.token, 1),
     (
         "trl/cispo_sequence_beta0.0_deltaNone",
@@ -112,7 +125,16 @@ SEQUENCES = [
         normalization.length_weighted,
         1,
     ),
-    ("seq/gspo_low3e-4_high4e-4/token-mean", PER_TOKEN, gspo, normalization.group, 1),
+    # gspo's code takes the mean of sequences of the mean of tokens whatever is asked for
+    *(
+        (f"seq/gspo_low3e-4_high4e-4/{mode}", PER_TOKEN, gspo, normalization.group, 1)
+        for mode in (
+            "token-mean",
+            "seq-mean-token-sum",
+            "seq-mean-token-mean",
+            "seq-mean-token-sum-norm",
+        )
+    ),
 ]
 
 
@@ -129,12 +151,13 @@ def test_sequences_of_verl_and_trl(case, level, clip, norm, factor, shape, coeff
     advantage = GOLDEN["seq/advantage"][:, 0].reshape(shape)
     length = counted.sum(-1)
     mask = counted
-    if level == PER_TOKEN:
+    log_ratio, score = level
+    if level != TOKEN:
         policy, old = masked_sum(policy, counted, -1), masked_sum(old, counted, -1)
         mask = torch.ones(*shape, 1, dtype=torch.bool)
-    d = getattr(ratio, f"{level}_log_ratio")(policy, old, length)
+    d = log_ratio(policy, old, length)
     c = coefficient(clip, norm, d, advantage, mask, length, 16)
-    loss = policy_loss(getattr(ratio, f"{level}_score")(policy, length), advantage, c)
+    loss = policy_loss(score(policy, length), advantage, c)
     loss.backward()
     expected = GOLDEN[f"{case}/grad"]
     torch.testing.assert_close(leaf.grad * factor, expected, rtol=1e-5, atol=1e-7)
@@ -142,16 +165,20 @@ def test_sequences_of_verl_and_trl(case, level, clip, norm, factor, shape, coeff
         torch.testing.assert_close(loss, GOLDEN[f"{case}/loss"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo"])
-def test_k3_of_trl(name):
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("name", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo"])
+def test_k3_of_trl(name, level):
+    """Per token at either level of the ratio; each loss averages it as it does its surrogate."""
     policy = GOLDEN["seq/logp"].clone().requires_grad_()
     counted = GOLDEN["seq/mask"].bool()
     divergence = kl.k3(GOLDEN["trl/ref_logp"] - policy)
-    mean = masked_mean(divergence, counted, -1).mean()
-    if name == "dapo":
-        mean = masked_mean(divergence, counted)
+    mean = masked_mean(divergence, counted)
+    if name == "grpo":  # kl.level=token is this one
+        mean = masked_mean(divergence, counted, -1).mean()
+    if name == "dr_grpo":
+        mean = masked_sum(divergence, counted) / counted.numel()
     (gradient,) = torch.autograd.grad(0.04 * mean, policy)
-    with_kl, without = (f"trl/{name}_token_beta{beta}_deltaNone" for beta in ("0.04", "0.0"))
+    with_kl, without = (f"trl/{name}_{level}_beta{beta}_deltaNone" for beta in ("0.04", "0.0"))
     difference = GOLDEN[f"{with_kl}/grad"] - GOLDEN[f"{without}/grad"]
     torch.testing.assert_close(gradient, difference, rtol=1e-4, atol=1e-7)
     difference = GOLDEN[f"{with_kl}/loss"] - GOLDEN[f"{without}/loss"]

@@ -72,6 +72,26 @@ def test_a_phase_is_collected_when_iteration_begins_and_only_then():
     assert not torch.equal(first.corruption.mask, second.corruption.mask)
 
 
+def test_a_filtered_group_is_sampled_and_graded_and_then_left_out():
+    def every_other(reward: torch.Tensor, solved: torch.Tensor) -> torch.Tensor:
+        assert reward.shape == solved.shape == (4, 3)
+        return torch.arange(len(reward)) % 2 == 0
+
+    learner = module(group_filter=every_other)
+    phase = learner.collector(learner.policy, None, 0)
+    assert phase.metrics["train/frac_filtered"] == 0.5
+    assert not phase.rollout.reward.isnan().any()  # metrics of the rollout are of all groups
+    for batch in phase.batches:
+        assert batch.verdict.tolist() == [[True] * 3, [False] * 3] * 2
+        assert batch.counted_share == 0.5
+        assert batch.advantage[1::2].eq(0).all()
+        assert batch.advantage[::2].ne(0).any()
+    everything = module()
+    phase = everything.collector(everything.policy, None, 0)
+    assert phase.metrics["train/frac_filtered"] == 0
+    assert all(batch.verdict.all() and batch.counted_share == 1 for batch in phase.batches)
+
+
 @pytest.mark.parametrize("changes", [{}, STABLEDRL, {"penalty": DivergencePenalty(0.5)}])
 def test_accumulation_changes_neither_gradient_nor_masks(changes):
     whole = None
