@@ -136,7 +136,7 @@ def page(found: Findings, heading: str) -> str:
             "`paired` and `shared` are 0 by construction; this is their measured value. Share of "
             f"A < 0: {found.negatives:.1%}.",
             *_draws_section(found),
-            "## Gradient norm over mask draws, steadiest rule first",
+            "## Gradient norm over phases and mask draws, steadiest rule first",
             _spread_table(found),
             "## Recommendation (predictions by rule, not facts)",
             "\n".join(f"- {line}" for line in recommendations(found)),
