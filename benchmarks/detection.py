@@ -11,8 +11,10 @@ which the detector called it a fall that noise does not explain. Per run that di
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from stabledrl.diagnostics.alarms import WATCHED, reward_collapse
 from stabledrl.diagnostics.arms import label_arms
@@ -21,7 +23,7 @@ from stabledrl.diagnostics.runs import Run, read_run
 from stabledrl.jobs.comparison import runs_below
 
 
-def warnings(series: Mapping[str, Sequence[float]]) -> dict[str, int]:
+def warnings(series: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Phase in which each alarm was first raised, by name, the earliest first."""
     watched = {name: series[name] for name in WATCHED if name in series}
     length = max(len(values) for values in watched.values())
@@ -33,7 +35,7 @@ def warnings(series: Mapping[str, Sequence[float]]) -> dict[str, int]:
     return found
 
 
-def first_met(series: Mapping[str, Sequence[float]], began: int) -> int:
+def first_met(series: Mapping[str, np.ndarray], began: int) -> int:
     """The first phase after `began` in which the definition of a collapse is met."""
     solved = {"train/solved": series["train/solved"]}
     length = len(solved["train/solved"])
