@@ -13,8 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from stabledrl.diagnostics.alarms import WATCHED, reward_collapse
 from stabledrl.diagnostics.arms import label_arms
@@ -23,7 +22,7 @@ from stabledrl.diagnostics.runs import Run, read_run
 from stabledrl.jobs.comparison import runs_below
 
 
-def warnings(series: Mapping[str, np.ndarray]) -> dict[str, int]:
+def warnings(series: Mapping[str, Any]) -> dict[str, int]:
     """Phase in which each alarm was first raised, by name, the earliest first."""
     watched = {name: series[name] for name in WATCHED if name in series}
     length = max(len(values) for values in watched.values())
@@ -35,7 +34,7 @@ def warnings(series: Mapping[str, np.ndarray]) -> dict[str, int]:
     return found
 
 
-def first_met(series: Mapping[str, np.ndarray], began: int) -> int:
+def first_met(series: Mapping[str, Any], began: int) -> int:
     """The first phase after `began` in which the definition of a collapse is met."""
     solved = {"train/solved": series["train/solved"]}
     length = len(solved["train/solved"])
