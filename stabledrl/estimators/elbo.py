@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from stabledrl.estimators.draws import weighted_likelihood
 from stabledrl.functional.masking import Masking, uniform
+from stabledrl.functional.strata import mean_weight
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
@@ -30,9 +31,7 @@ class Elbo:
         """K masks per sample; each scored token weighs L/(K·m)."""
         counted = sequences.completion_mask
         mask = self.masking(counted, self.draws, generator)
-        scored = mask & counted
-        factor = sequences.length / scored.sum(-1).clamp(min=1)
-        return Corruption(mask, scored * (factor / self.draws)[..., None])
+        return Corruption(mask, mean_weight(mask & counted, sequences.length))
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """One forward pass over K·S rows."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from stabledrl.declarations import declares
-from stabledrl.estimators.draws import masked_log_probability
+from stabledrl.estimators.draws import weighted_token_likelihood
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
@@ -35,5 +35,4 @@ class MeanField:
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """One forward pass over S rows."""
-        values = masked_log_probability(policy, sequences, corruption)[0]
-        return Likelihood(values.sum(-1), values.sum(-1), values)
+        return weighted_token_likelihood(policy, sequences, corruption)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -12,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from stabledrl.declarations import declares
-from stabledrl.estimators.draws import masked_log_probability
+from stabledrl.estimators.draws import weighted_token_likelihood
 from stabledrl.functional.masking import dense_rank
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
@@ -67,7 +68,5 @@ class Trajectory:
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """One forward pass over as many rows as there are scored groups."""
-        values = masked_log_probability(policy, sequences, corruption)
-        token_value = (corruption.weight * values).sum(0)
-        value = token_value.sum(-1)
-        return Likelihood(value, value, token_value if self.draws is None else None)
+        likelihood = weighted_token_likelihood(policy, sequences, corruption)
+        return likelihood if self.draws is None else replace(likelihood, token_value=None)
