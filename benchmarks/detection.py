@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stabledrl.diagnostics.alarms import WATCHED, reward_collapse
+from stabledrl.diagnostics.alarms import WATCHED, logged, reward_collapse
 from stabledrl.diagnostics.arms import label_arms
 from stabledrl.diagnostics.collapse import detect
+from stabledrl.diagnostics.falls import falls
 from stabledrl.diagnostics.runs import Run, read_run
 from stabledrl.jobs.comparison import runs_below
 
@@ -34,17 +35,6 @@ def warnings(series: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def first_met(series: Mapping[str, Any], began: int) -> int:
-    """The first phase after `began` in which the definition of a collapse is met."""
-    solved = {"train/solved": series["train/solved"]}
-    length = len(solved["train/solved"])
-    return next(
-        phase
-        for phase in range(began, length)
-        if detect({name: values[: phase + 1] for name, values in solved.items()}).collapsed
-    )
-
-
 def line(run: Run) -> str:
     """One run in words."""
     raised = warnings(run.series)
@@ -54,7 +44,8 @@ def line(run: Run) -> str:
         return f"did not collapse: {told}"
     first = min(raised.values(), default=None)
     fall = raised.get(reward_collapse.__name__)
-    met = first_met(run.series, verdict.began)
+    solved = logged(run.series, "train/solved")
+    met = solved.phases[falls(solved.values)[-1].fallen]
     return (
         f"collapsed, began {verdict.began}, first warning {first}, "
         f"definition met {met}, called a fall {fall}: {told}"
