@@ -15,7 +15,8 @@ from stabledrl.diagnostics.curves import (
     running_mean,
     value_at,
 )
-from stabledrl.diagnostics.figures import PANELS, draw, literal, style
+from stabledrl.diagnostics.figures import draw, literal, style
+from stabledrl.diagnostics.panels import PANELS
 from stabledrl.diagnostics.runs import Run, Validation
 
 PNG = b"\x89PNG\r\n"
