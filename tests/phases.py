@@ -96,3 +96,10 @@ def gradient(policy: Policy, loss: Callable[[], Tensor]) -> Tensor:
     policy.zero_grad()
     value = loss()
     return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(policy.parameters()))])
+
+
+def assert_same_direction(ours: Tensor, expected: Tensor) -> None:
+    """Equal but for the float32 in which log-ratios are kept, measured by the largest entry."""
+    largest = float(expected.abs().max())
+    assert largest > 1e-3
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-6 * largest)

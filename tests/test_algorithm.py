@@ -23,6 +23,7 @@ from tests.phases import (
     PER_TOKEN,
     SEQUENCE,
     algorithm,
+    assert_same_direction,
     gradient,
     keyed,
     moved_policy,
@@ -61,13 +62,6 @@ def plain_log_ratio(
     if level is PER_TOKEN:
         difference = difference / sequences.completion_mask.sum(-1).view(GROUPS, -1)
     return difference
-
-
-def assert_same_direction(ours: Tensor, expected: Tensor) -> None:
-    """Equal but for the float32 in which log-ratios are kept, measured by the largest entry."""
-    largest = float(expected.abs().max())
-    assert largest > 1e-3
-    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-6 * largest)
 
 
 LEVELS = pytest.mark.parametrize(

@@ -70,17 +70,6 @@ class Recorded:
         return self.values * (mask & sequences.completion_mask)
 
 
-def recorded_sequences(data: dict[str, Tensor], counted: Tensor) -> Sequences:
-    """The four published completions of 16 tokens after 8 of prompt."""
-    prompt, completion = data["input_ids"].split([8, 16], dim=1)
-    return Sequences(prompt, torch.ones_like(prompt) > 0, completion, counted)
-
-
-def everything() -> Tensor:
-    """All 16 positions of the four published completions, where code counts them all."""
-    return torch.ones(4, 16, dtype=torch.bool)
-
-
 def scripted(monkeypatch: pytest.MonkeyPatch, *numbers: Tensor) -> None:
     """Makes the uniform numbers that are drawn these, one tensor after another."""
     left = list(numbers)

@@ -15,14 +15,13 @@ from stabledrl.functional.strata import both_sides, coupled_counts, mean_weight
 from stabledrl.types import Corruption, Sequences
 from tests.estimators.outcomes import (
     Recorded,
-    everything,
     generator,
     orders,
     random_table,
-    recorded_sequences,
     scripted,
     sequences,
 )
+from tests.published import published_sequences
 
 GOLDEN = load_file(Path(__file__).parents[1] / "golden/espo.safetensors")
 
@@ -94,8 +93,8 @@ def test_parts_of_a_phase_are_scored_as_in_the_whole() -> None:
 def test_published_values_from_the_published_masks(model: str) -> None:
     # ESPO counts all 16 positions, those after the end token too; we do not (method.md §3), so all
     # of them count here.
-    counted = everything()
-    samples = recorded_sequences(GOLDEN, counted)
+    samples = published_sequences(GOLDEN["input_ids"], every_token=True)
+    counted = samples.completion_mask
     for iteration in range(2):
         hidden = GOLDEN[f"{model}/perturbed"][iteration, ..., 8:] == 95  # two masks
         scored = both_sides(hidden, counted)

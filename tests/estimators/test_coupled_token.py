@@ -13,13 +13,12 @@ from safetensors.torch import load_file
 from stabledrl.estimators.coupled_token import CoupledToken, three_inputs
 from tests.estimators.outcomes import (
     Recorded,
-    everything,
     generator,
     random_table,
-    recorded_sequences,
     scripted,
     sequences,
 )
+from tests.published import published_sequences
 
 GOLDEN = load_file(Path(__file__).parents[1] / "golden/coupled_grpo.safetensors")
 
@@ -78,8 +77,8 @@ def test_the_expectation_of_a_token_value_by_enumeration() -> None:
 @pytest.mark.parametrize("model", ["dream", "llada_noshift"])
 def test_published_token_values_from_the_published_masks(model: str) -> None:
     # the code's w: 1/t for tokens hidden in the second input, 1/(1−t) in the third; all positions
-    counted = everything()
-    samples = recorded_sequences(GOLDEN, counted)
+    samples = published_sequences(GOLDEN["input_ids"], every_token=True)
+    counted = samples.completion_mask
     for iteration in range(2):
         hidden = GOLDEN[f"{model}/part_mask"][iteration, :, 8:] > 0
         _, first, second = GOLDEN[f"{model}/weights"][iteration].tolist()

@@ -37,6 +37,7 @@ from tests.policies import (
     left_padded,
     tiny_policy,
 )
+from tests.published import mean_field_corruption, published_sequences
 
 WITH_END, WITHOUT_END = [5, 9, END, 7, 8], [5, 9, 12, 7, 8]
 ESTIMATORS = [
@@ -172,16 +173,11 @@ def test_mean_field_agrees_with_published_d1() -> None:
     # 4 completions of 16 tokens after 8 of prompt; the recorded inputs have prompt tokens masked
     data = load_file(LLADA.parent / "d1.safetensors")
     policy = golden_llada()
-    prompt, completion = data["input_ids"].split([8, 16], dim=1)
-    hidden = data["perturbed"][..., : prompt.shape[1]] == policy.facts.mask_token_id
-    counted = counted_tokens(completion, (1,))
-    sequences = Sequences(prompt, torch.ones_like(prompt) > 0, completion, counted)
+    sequences = published_sequences(data["input_ids"])
     for iteration in range(2):
-        corruption = Corruption(
-            torch.ones_like(counted)[None], counted.float()[None], hidden[[iteration]]
-        )
+        corruption = mean_field_corruption(sequences, data["perturbed"][iteration])
         value = MeanField()(policy, sequences, corruption).token_value
-        expected = torch.where(counted, data["logp_new"][iteration], 0)
+        expected = torch.where(sequences.completion_mask, data["logp_new"][iteration], 0)
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-5)
 
 

@@ -27,9 +27,9 @@ from stabledrl.policy import Policy
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 from tests.phases import SEQUENCE, algorithm, keyed
 from tests.policies import golden_llada
+from tests.published import END, MASK, PROMPT, mean_field_corruption, published_sequences
 
 FOLDER = Path(__file__).parent.parent / "golden"
-MASK, END, PROMPT = 95, 1, 8  # ids of the mask and the end token, tokens of a prompt
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +41,13 @@ def policy() -> Policy:
 class Recorded:
     """The mean field with masks from a recording instead of drawn ones."""
 
-    prompt_mask: Tensor
+    perturbed: Tensor  # input ids
 
     def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
-        counted = sequences.completion_mask
-        hidden = self.prompt_mask[None]
-        return Corruption(torch.ones_like(counted)[None], counted.float()[None], hidden)
+        return mean_field_corruption(sequences, self.perturbed)
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         return MeanField()(policy, sequences, corruption)
-
-
-def sequences_of(ids: Tensor, every_token: bool = False, step: Tensor | None = None) -> Sequences:
-    """Rows of a prompt and a completion; every_token counts those after the end token too."""
-    prompt, completion = ids[:, :PROMPT], ids[:, PROMPT:]
-    counted = torch.ones_like(completion) > 0 if every_token else counted_tokens(completion, (END,))
-    return Sequences(prompt, torch.ones_like(prompt) > 0, completion, counted, step)
 
 
 def loss_and_gradient(
@@ -80,7 +71,7 @@ WD1 = load_file(FOLDER / "wd1.safetensors")
 
 def wd1() -> Algorithm:
     return algorithm(
-        estimator=Recorded(WD1["perturbed"][:, :PROMPT] == MASK),
+        estimator=Recorded(WD1["perturbed"]),
         ratio=SEQUENCE,
         clipping=clipping.uniform,
         normalization=normalization.unnormalized,
@@ -93,7 +84,7 @@ def wd1() -> Algorithm:
 def test_wd1_is_uniform_weights_on_softmax_advantages(case: str, policy: Policy) -> None:
     # the recording begins with centred rewards, which are their own advantages
     reward = WD1[f"{case}/advantages"]
-    sequences = sequences_of(WD1["input_ids"])
+    sequences = published_sequences(WD1["input_ids"])
     assert torch.equal(sequences.completion_mask, WD1["completion_mask"] > 0)
     loss, gradient = loss_and_gradient(wd1(), policy, sequences, reward)
     torch.testing.assert_close(loss, WD1[f"{case}/loss"], rtol=1e-5, atol=0)
@@ -101,7 +92,7 @@ def test_wd1_is_uniform_weights_on_softmax_advantages(case: str, policy: Policy)
 
 
 def test_wd1_learns_nothing_from_equal_rewards(policy: Policy) -> None:
-    sequences = sequences_of(WD1["input_ids"])
+    sequences = published_sequences(WD1["input_ids"])
     for reward in (WD1["zero/advantages"], torch.full((4,), 0.7)):
         loss, gradient = loss_and_gradient(wd1(), policy, sequences, reward)
         assert loss == WD1["zero/loss"] == 0
@@ -110,7 +101,7 @@ def test_wd1_learns_nothing_from_equal_rewards(policy: Policy) -> None:
 
 @torch.no_grad()
 def test_token_values_of_wd1(policy: Policy) -> None:
-    sequences = sequences_of(WD1["input_ids"], every_token=True)
+    sequences = published_sequences(WD1["input_ids"], every_token=True)
     estimator = wd1().estimator
     corruption = estimator.draw(sequences, 4, keyed("any"))
     assert torch.equal(corrupted(sequences, corruption)[0], WD1["perturbed"])
@@ -124,24 +115,24 @@ D1 = load_file(FOLDER / "d1.safetensors")
 def test_gradient_of_d1_in_its_first_update(policy: Policy) -> None:
     """μ = 1: the ratio is one, and what is left is −Σ A·log p over all tokens of the batch."""
     chosen = algorithm(
-        estimator=Recorded(D1["perturbed"][0, :, :PROMPT] == MASK),
+        estimator=Recorded(D1["perturbed"][0]),
         ratio=SEQUENCE,
         clipping=partial(clipping.conditional, epsilon_low=0.5, epsilon_high=0.5),
         normalization=normalization.token,
         advantage=lambda reward: reward,  # recorded as they enter
         completion_length=16,
     )
-    sequences = sequences_of(D1["input_ids"])
+    sequences = published_sequences(D1["input_ids"])
     _, gradient = loss_and_gradient(chosen, policy, sequences, D1["advantages"])
     assert_agrees(gradient, D1["loss/mu1_beta0/grad_final_norm"])
 
 
 @torch.no_grad()
 def test_mean_field_of_d1_with_more_of_the_prompt_hidden(policy: Policy) -> None:
-    sequences = sequences_of(D1["input_ids"], every_token=True)
+    sequences = published_sequences(D1["input_ids"], every_token=True)
     hidden = D1["perturbed_p0.3"][:, :PROMPT] == MASK
     assert hidden.float().mean() > 0.15
-    estimator = Recorded(hidden)
+    estimator = Recorded(D1["perturbed_p0.3"])
     value = estimator(policy, sequences, estimator.draw(sequences, 4, keyed("any"))).token_value
     torch.testing.assert_close(value, D1["logp_new_p0.3"], rtol=1e-5, atol=0)
 
@@ -154,7 +145,7 @@ def test_elbo_of_gdpo_by_monte_carlo(policy: Policy) -> None:
     perturbed = data["mc/perturbed"].transpose(1, 2).flatten(0, 1)
     recorded = data["mc/token_logp"].transpose(1, 2).flatten(0, 1)
     hidden = perturbed[..., PROMPT:] == MASK
-    sequences = sequences_of(data["input_ids"], every_token=True)
+    sequences = published_sequences(data["input_ids"], every_token=True)
     estimator = Elbo(draws=4, masking=lambda counted, draws, generator: hidden)
     corruption = estimator.draw(sequences, 4, keyed("any"))
     assert torch.equal(corrupted(sequences, corruption), perturbed)
@@ -234,7 +225,7 @@ def test_trajectory_scores_the_states_of_agrpo(case: str, policy: Policy) -> Non
     """AGRPO draws some of the passes and scores the tokens that each of them committed."""
     ids = torch.cat([AGRPO["prompt_ids"], AGRPO["completion_ids"]], 1)
     # that code counts what comes after the end token as well
-    sequences = sequences_of(ids, every_token=True, step=AGRPO["unmask_steps"])
+    sequences = published_sequences(ids, every_token=True, step=AGRPO["unmask_steps"])
     estimator = Trajectory()
     corruption = estimator.draw(sequences, 3, keyed("any"))
     assert len(corruption.mask) == 8  # two tokens a pass

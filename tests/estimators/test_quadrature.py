@@ -24,15 +24,14 @@ from stabledrl.types import Corruption
 from tests.estimators.outcomes import (
     Recorded,
     Table,
-    everything,
     generator,
     orders,
     random_table,
-    recorded_sequences,
     scripted,
     sequences,
     total_weight,
 )
+from tests.published import published_sequences
 
 FOLDER = Path(__file__).parents[1] / "golden"
 GOLDEN = load_file(FOLDER / "gdpo.safetensors")
@@ -110,9 +109,8 @@ def test_published_values_from_the_published_masks(case: dict[str, list[float]])
     node, node_weight = gauss_legendre(len(case["nodes01"]))
     order = torch.tensor(case["nodes01"], dtype=torch.float64).argsort()
     torch.testing.assert_close(torch.tensor(case["nodes01"], dtype=torch.float64)[order], node)
-    counted, length = everything(), torch.full((4,), 16)
-    samples = recorded_sequences(GOLDEN, counted)
-    count, rate = node_rate(node, length)
+    samples = published_sequences(GOLDEN["input_ids"], every_token=True)
+    count, rate = node_rate(node, samples.length)
     assert count[:, 0].tolist() == [case["masked_per_node"][k] for k in order]
     hidden = GOLDEN[f"{key}/perturbed"][:, order, ..., 8:] == 95  # [batch, node, sample, mc, …]
     values = GOLDEN[f"{key}/token_logp"][:, order]
