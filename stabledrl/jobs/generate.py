@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from stabledrl.config import build
 from stabledrl.declarations import declares
-from stabledrl.jobs.lines import PORTION, Question, portions, read_lines, write_lines
+from stabledrl.jobs.lines import Question, portions, read_lines, write_lines
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import refuse_unknown
 from stabledrl.randomness import keyed_generator
@@ -46,7 +46,7 @@ def generate(
     path = record.directory / "generations.jsonl"
     written: list[Content] = []
     with path.open("w", encoding="utf-8") as file:
-        for number, portion in enumerate(portions(contents, PORTION)):
+        for number, portion in enumerate(portions(contents)):
             texts = [str(content["prompt"]) for content in portion]
             generator = keyed_generator("generate", cfg.seed, number)
             found = sample(policy, sampler, texts, samples, generator, rows)
@@ -91,7 +91,7 @@ def _tell(record: Record, prompts: int, written: list[Content], path: str) -> No
         "frac_empty": sum(not item["completion"] for item in written) / count,
     }
     rows = [
-        ("completions", f"{count} of {prompts} prompts"),
+        ("completions", f"{count} for {prompts} prompts"),
         ("mean length", f"{metrics['mean_length']:.1f} tokens"),
         ("truncated", f"{metrics['frac_truncated']:.3f}"),
         ("generations", path),

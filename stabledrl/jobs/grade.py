@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig
@@ -15,6 +14,8 @@ from stabledrl.functional.evaluation import wilson_interval
 from stabledrl.jobs.lines import Answer, Line, read_lines, write_lines
 from stabledrl.jobs.record import Record
 from stabledrl.types import Prompt, RewardOutput, Task
+
+REMEDY = "choose the task it is of (task=…), with the data that job=generate writes"
 
 
 @declares(trains_on=None)
@@ -40,21 +41,25 @@ def verify(task: Task, line: Line[Answer]) -> RewardOutput:
     """The task's verdict; UserError if the line is another task's or its data are not enough."""
     item = line.item
     if item.task not in (None, task.name):
-        raise line.fault(f"it is of the task '{item.task}', not of '{task.name}'; set task=…")
+        raise line.fault(f"it is of the task '{item.task}', not of '{task.name}'; {REMEDY}")
     try:
         return task.verify(Prompt(item.prompt, task.name, item.key, item.data), item.completion)
     except KeyError as error:
-        missing = f"'data' has no {error}, which the task '{task.name}' needs"
-        raise line.fault(f"{missing}; take the data of job=generate, or set task=…") from error
-    except (ValueError, TypeError) as error:
-        reason = f"'data' is not what the task '{task.name}' needs: {error}"
-        raise line.fault(f"{reason}; take the data of job=generate, or set task=…") from error
+        reason = f"'data' has no {error}, which the task '{task.name}' needs; {REMEDY}"
+        raise line.fault(reason) from error
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        reason = f"'data' is not what the task '{task.name}' needs: {error}; {REMEDY}"
+        raise line.fault(reason) from error
 
 
 def _result(verdict: RewardOutput) -> Mapping[str, Any]:
     """What job=grade adds to a line; a reward of null is no verdict."""
-    given = asdict(verdict)
-    return {"reward": given.pop("total"), **given}
+    return {
+        "reward": verdict.total,
+        "solved": verdict.solved,
+        "parts": dict(verdict.parts),
+        "reason": verdict.reason,
+    }
 
 
 def _tell(record: Record, verdicts: list[RewardOutput], task: str, path: str) -> float:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TextIO, TypeVar
 
 from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stabledrl.binding import sentence
 from stabledrl.errors import UserError
 from stabledrl.jobs.record import finite
 
@@ -53,7 +52,7 @@ class Answer(Shape):
     data: dict[str, Any]
     prompt: str = ""
     key: str = ""
-    task: str | None = Field(default=None)
+    task: str | None = None
 
 
 Kind = TypeVar("Kind", bound=Shape)
@@ -106,6 +105,10 @@ def _line(path: Path, number: int, text: bytes, shape: type[Kind]) -> Line[Kind]
     wanted = f"a line should be {shape.example}"
     try:
         content = json.loads(text.decode())
+        json.dumps(content, ensure_ascii=False).encode()  # or it could not be written again
+    except UnicodeEncodeError as error:
+        reason = f"half of a character, {error.object[error.start]!a}; remove it"
+        raise _fault(path, number, reason) from error
     except UnicodeDecodeError as error:
         raise _fault(path, number, f"not UTF-8: {error.reason}; save the file as UTF-8") from error
     except json.JSONDecodeError as error:
@@ -121,22 +124,18 @@ def _line(path: Path, number: int, text: bytes, shape: type[Kind]) -> Line[Kind]
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         missing = first["type"] == "missing"
-        reason = f"the key '{key}' is missing" if missing else f"'{key}' {_should(first)}"
+        reason = f"the key '{key}' is missing" if missing else f"'{key}': {first['msg']}"
         raise _fault(path, number, f"{reason}; {wanted}") from error
-
-
-def _should(entry: Mapping[str, Any]) -> str:
-    return sentence(entry)[:1].lower() + sentence(entry)[1:]
 
 
 def _fault(path: Path, number: int, reason: str) -> UserError:
     return UserError(f"job.input={path}, line {number}: {reason}")
 
 
-def portions(items: Sequence[Item], size: int = PORTION) -> Iterator[Sequence[Item]]:
-    """The items in order, `size` at a time."""
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
+def portions(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """The items in order, PORTION at a time."""
+    for first in range(0, len(items), PORTION):
+        yield items[first : first + PORTION]
 
 
 def write_lines(file: TextIO, contents: Iterable[Mapping[str, Any]]) -> None:

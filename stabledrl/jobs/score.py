@@ -82,7 +82,7 @@ def evaluations(
         if first is not None and _same(corruption, first):
             found.append(found[0])
             continue
-        first = first or corruption
+        first = corruption if first is None else first
         chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
         parts = [estimator(policy, sequences[at], corruption[at]) for at in chunks]
         found.append(Likelihood.join(parts).value.double().cpu())
