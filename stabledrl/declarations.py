@@ -13,6 +13,7 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     needs_token_values level of a divergence, units of a ratio: works on them (False)
     replays_decoding   estimator: scores decoded completions only, not solutions (False)
     trains_on          job: "rollouts", "solutions" or None ("rollouts")
+    scores_texts       job: scores completions that it is given as text (False)
     collects_phases    job: gathers rollout phases (where it trains on rollouts)
     metrics            job: what `optimized_metric` may name (None: not checked)
 

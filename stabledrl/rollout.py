@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.functional.advantage import centered
@@ -47,22 +47,29 @@ class Rollout:
         return torch.tensor([float(item.solved) for item in self.rewards]).view(-1, self.group_size)
 
 
-def collect(
+@dataclass(frozen=True)
+class Sampled:
+    """Completions before grading, G per prompt, in the order of `Rollout`; texts as there."""
+
+    sequences: Sequences
+    completions: Completions
+    texts: Sequence[str]
+
+
+def sample(
     policy: Policy,
     sampler: SemiAutoregressive,
-    task: Task,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[str],
     group_size: int,
     generator: torch.Generator,
     rows: int,
-) -> Rollout:
-    """Sample `group_size` completions of every prompt and grade them.
+) -> Sampled:
+    """Sample `group_size` completions of every prompt.
 
     generator: everything random, drawn at once in sample order, so `rows` (completions decoded
     together; memory only) changes no completion. Raises RuntimeError for a mask token left over.
     """
-    start = time.perf_counter()
-    prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
+    prompt_ids, prompt_mask = policy.encode(prompts)
     prompt_ids = prompt_ids.repeat_interleave(group_size, 0)
     prompt_mask = prompt_mask.repeat_interleave(group_size, 0)
     uniform = sampler.draw(len(prompt_ids), generator)
@@ -74,15 +81,33 @@ def collect(
     if (completions.ids == policy.facts.mask_token_id).any():
         raise RuntimeError("the sampler left a mask token in a finished completion")
     counted = counted_tokens(completions.ids, policy.facts.end_token_ids)
-    texts = policy.decode(completions.ids, counted)
+    sequences = Sequences(prompt_ids, prompt_mask, completions.ids, counted, completions.step)
+    return Sampled(sequences, completions, policy.decode(completions.ids, counted))
+
+
+def collect(
+    policy: Policy,
+    sampler: SemiAutoregressive,
+    task: Task,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    generator: torch.Generator,
+    rows: int,
+) -> Rollout:
+    """Sample `group_size` completions of every prompt and grade them; as `sample` does."""
+    start = time.perf_counter()
+    texts = [prompt.text for prompt in prompts]
+    found = sample(policy, sampler, texts, group_size, generator, rows)
     sampled = time.perf_counter()
-    rewards = [task.verify(prompts[index // group_size], text) for index, text in enumerate(texts)]
+    rewards = [
+        task.verify(prompts[index // group_size], text) for index, text in enumerate(found.texts)
+    ]
     return Rollout(
         prompts=prompts,
         group_size=group_size,
-        sequences=Sequences(prompt_ids, prompt_mask, completions.ids, counted, completions.step),
-        completions=completions,
-        texts=texts,
+        sequences=found.sequences,
+        completions=found.completions,
+        texts=found.texts,
         rewards=rewards,
         sampling_s=sampled - start,
         grading_s=time.perf_counter() - sampled,
@@ -100,13 +125,22 @@ def join(parts: Sequence[Completions]) -> Completions:
     )
 
 
+def prompt_record(prompt: Prompt) -> dict[str, object]:
+    """A prompt as a plain dict: with what its verifier needs."""
+    return {
+        "prompt": prompt.text,
+        "key": prompt.key,
+        "task": prompt.task,
+        "data": dict(prompt.data),
+    }
+
+
 def records(rollout: Rollout) -> list[dict[str, object]]:
-    """One plain dict per completion."""
+    """One plain dict per completion; job=grade can grade a line of it again."""
     size = rollout.group_size
     return [
         {
-            "prompt": rollout.prompts[index // size].text,
-            "key": rollout.prompts[index // size].key,
+            **prompt_record(rollout.prompts[index // size]),
             "completion": text,
             "reward": verdict.total,
             "solved": verdict.solved,
@@ -117,17 +151,23 @@ def records(rollout: Rollout) -> list[dict[str, object]]:
     ]
 
 
+def truncations(
+    sequences: Sequences, end_token_ids: tuple[int, ...], fixed_length: int | None
+) -> Bool[Tensor, " sample"]:
+    """Completions that the sampler's length cut off: no end token, and not of the fixed length."""
+    ids = sequences.completion_ids
+    ends = torch.isin(ids, ids.new_tensor(end_token_ids)) & sequences.completion_mask
+    return ~ends.any(-1) & (fixed_length is None or ids.shape[1] < fixed_length)
+
+
 def rollout_metrics(
     rollout: Rollout, end_token_ids: tuple[int, ...], fixed_length: int | None
 ) -> dict[str, float]:
     """What a phase's completions look like (names as in docs/metrics.md)."""
-    reward, ids = rollout.reward, rollout.sequences.completion_ids
+    reward = rollout.reward
     verdict = ~reward.isnan()
     length = rollout.sequences.length.float()
-    ended = (
-        torch.isin(ids, ids.new_tensor(end_token_ids)) & rollout.sequences.completion_mask
-    ).any(-1)
-    truncated = ~ended & (fixed_length is None or ids.shape[1] < fixed_length)
+    truncated = truncations(rollout.sequences, end_token_ids, fixed_length)
     members = verdict.sum(-1)
     squares = centered(reward).square().sum(-1)  # exactly 0 where all rewards are equal
     deviation = (squares / (members - 1).clamp(min=1)).sqrt()

@@ -168,12 +168,15 @@ def estimator_has_room(cfg: Settings) -> Iterator[str]:
 
 
 def estimator_has_a_decoding(cfg: Settings) -> Iterator[str]:
-    """An estimator that replays a decoding cannot score solutions, which nobody decoded."""
-    estimator = component(cfg, "estimator")
-    if getattr(estimator, "replays_decoding", False) and trains_on(cfg) == "solutions":
+    """An estimator that replays a decoding cannot score texts, which nobody decoded."""
+    estimator, job = component(cfg, "estimator"), component(cfg, "job")
+    if not getattr(estimator, "replays_decoding", False):
+        return
+    solutions = trains_on(cfg) == "solutions"
+    if solutions or getattr(job, "scores_texts", False):
         yield (
-            f"estimator={estimator.__name__} replays a decoding, and "
-            f"job={component(cfg, 'job').__name__} trains on solutions: take another estimator"
+            f"estimator={estimator.__name__} replays a decoding, and job={job.__name__} "
+            f"{'trains on solutions' if solutions else 'scores texts'}: take another estimator"
         )
 
 

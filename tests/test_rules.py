@@ -233,6 +233,11 @@ def test_solutions_have_no_decoding_to_replay():
         "estimator=Trajectory replays a decoding, and job=pretrain trains on solutions: take "
         "another estimator"
     ]
+    assert told(trajectory | {"job._target_": "stabledrl.jobs.score.score"}) == [
+        "estimator=Trajectory replays a decoding, and job=score scores texts: take another "
+        "estimator"
+    ]
+    assert told(trajectory | {"job._target_": "stabledrl.jobs.generate.generate"}) == []
 
 
 @pytest.mark.parametrize("job", [train, pretrain])

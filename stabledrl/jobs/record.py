@@ -84,7 +84,7 @@ class Record:
             | {package: version(package) for package in PACKAGES if _installed(package)},
             "git_commit": git_commit(),
         }
-        text = json.dumps(_finite(summary), indent=2)
+        text = json.dumps(finite(summary), indent=2)
         (self.directory / "summary.json").write_text(text + "\n")
         lines = [
             *rows,
@@ -130,10 +130,12 @@ def _installed(package: str) -> bool:
     return True
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null instead."""
+def finite(value: Any) -> Any:
+    """JSON has no NaN: null instead, at any depth of dicts and lists."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -30,7 +30,9 @@ def test_every_nth_phase_leaves_a_record_per_completion(tmp_path, capsys):
     assert len(found) == 12  # four prompts, three completions each
     assert [record["completion"] for record in found] == rollout.texts
     assert [record["prompt"] for record in found[::3]] == [p.text for p in rollout.prompts]
-    assert set(found[0]) == {"prompt", "key", "completion", "reward", "solved", "parts", "reason"}
+    of_prompt = {"prompt", "key", "task", "data"}
+    of_verdict = {"reward", "solved", "parts", "reason"}
+    assert set(found[0]) == of_prompt | {"completion"} | of_verdict
     assert found[0]["reward"] == rollout.rewards[0].total == found[0]["parts"]["digits"]
     shown = capsys.readouterr().out
     assert "phase 0: sampled completions" in shown
