@@ -159,7 +159,7 @@ class Algorithm:
         )
         if batch.log_ratio_noise is not None:
             log_ratio = log_ratio + batch.log_ratio_noise[..., None]
-        score = self.ratio.score(likelihood.score.view(shape), length)
+        score = self.ratio.score(score_by_sign(likelihood, batch.advantage), length)
         mask = batch.verdict[..., None].expand_as(log_ratio)
         log_weight, keep = self.clipping(log_ratio, batch.advantage)
         weight = self.normalization(log_weight, mask, length, self.completion_length)
@@ -183,6 +183,16 @@ class Algorithm:
         if getattr(function, "clamps_exponent", True):
             return clamped_count(log_weight, mask)
         return log_weight.new_zeros(())
+
+
+def score_by_sign(
+    likelihood: Likelihood, advantage: Float[Tensor, "group member"]
+) -> Float[Tensor, "group member"]:
+    """The score; where the advantage is not positive the one for that case, if there is one."""
+    score = likelihood.score.view(advantage.shape)
+    if likelihood.negative_score is None:
+        return score
+    return torch.where(advantage > 0, score, likelihood.negative_score.view(advantage.shape))
 
 
 def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:

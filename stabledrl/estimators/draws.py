@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stabledrl.functional.masking import Masking
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
+
+
+def averaged_draws(
+    masking: Masking, draws: int, sequences: Sequences, generator: torch.Generator
+) -> Corruption:
+    """K masks per sample of which each scored token weighs L/(K·m), m the scored ones of its draw.
+
+    The weighted sum is L times the mean over draws of the mean over scored tokens.
+    """
+    counted = sequences.completion_mask
+    mask, prompt_mask = masking(counted, sequences.prompt_mask, draws, generator)
+    scored = mask & counted
+    factor = sequences.length / scored.sum(-1).clamp(min=1)
+    return Corruption(mask, scored * (factor / draws)[..., None], prompt_mask)
 
 
 def masked_log_probability(
