@@ -55,6 +55,8 @@ FAKE_GROUPS = {
     "estimator": {
         "elbo": "{_target_: tests.fake_components.Elbo, draws: 2, masking: '${masking.pattern}'}",
         "coupled": "{_target_: tests.fake_components.Coupled}",
+        "sandwich": "{_target_: tests.fake_components.Elbo, draws: 2,"
+        " masking: '${masking.pattern}'}",
     },
     "masking": {
         "uniform": "{pairing: independent, pairs: {_target_: tests.fake_components.anything},"
@@ -64,6 +66,8 @@ FAKE_GROUPS = {
     },
     "clipping": {
         "unconditional": "{_target_: tests.fake_components.clip, _partial_: true, epsilon: 5.0}",
+        "unconditional_released": "{_target_: tests.fake_components.clip, _partial_: true,"
+        " epsilon: 4.0}",
         "conditional": "{_target_: tests.fake_components.clip, _partial_: true, epsilon: 0.2}",
     },
     "normalization": {

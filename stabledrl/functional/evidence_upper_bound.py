@@ -19,18 +19,17 @@ def evidence_upper_bound(
     length: Int[Tensor, " sample"],
     beta: Annotated[float, Ge(1)] = 1.5,
 ) -> Float[Tensor, " sample"]:
-    """The evidence upper bound per token, in nats, up to a constant that no gradient sees.
+    """The evidence upper bound of SPG per token, in nats.
 
     Formula: (1/β)·mean over tokens k scored in any draw of log( mean_K p_k^β·1[k scored]/t_j ),
     t_j = m_j/L, m_j the scored tokens of draw j, `length` L. SPG, arXiv 2510.09541, §3 (a Rényi
     variational bound of every token); StableDRL's released code.
     log_probability: log p_k at scored places, anything elsewhere. A sample without any gives 0.
 
-    In the limit of many uniform draws it is, per token, a power mean of p_k over reveal orders: at
-    least the order-averaged ELBO for every β ≥ 1, and by Hölder at least the sampler's
-    log-likelihood for β ≥ L; below that only with the paper's constant, left out here as there.
-    With few draws the log of a mean is too small, even below the ELBO; with one draw it is the
-    draw's mean log p_k plus −log(t)/β.
+    What it bounds: in the limit of many uniform draws it holds a power mean of p_k over reveal
+    orders; L times it is then at least the order-averaged ELBO for every β ≥ 1, and by Hölder at
+    least the sampler's log-likelihood for β ≥ L, but not for every β below. A few draws are biased
+    either way and can lie below their own ELBO; one draw gives its mean log p_k − log(t)/β.
     """
     count = scored.sum(-1, keepdim=True).clamp(min=1)
     fraction = count / length.clamp(min=1)[:, None]

@@ -61,9 +61,9 @@ def uniform_counts(
 Hidden: TypeAlias = tuple[
     Bool[Tensor, "draw sample position"], Bool[Tensor, "draw sample prompt_position"] | None
 ]
-# (counted tokens, real prompt tokens, number of draws, generator) -> hidden tokens of completion and
-# prompt (None: it stays as it is). What does not count (after the end token) is always hidden,
-# never scored.
+# (counted tokens, real prompt tokens, number of draws, generator) -> what of the completion is
+# hidden, and what of the prompt (None: it stays as it is). What does not count (after the end
+# token) is always hidden, never scored.
 Masking: TypeAlias = Callable[[Tensor, Tensor, int, torch.Generator], Hidden]
 
 
