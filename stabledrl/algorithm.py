@@ -6,7 +6,7 @@ No state and no branching on names: every switch is a function that was handed i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -187,7 +187,8 @@ class Algorithm:
         log_ratio, counted = self.ratio.difference(likelihood, batch.old, sequences, size)
         if batch.log_ratio_noise is not None:
             log_ratio = log_ratio + batch.log_ratio_noise
-        score = self.ratio.gradient_carrier(likelihood, sequences, size)
+        carrier = score_by_sign(likelihood, batch.advantage)
+        score = self.ratio.gradient_carrier(carrier, sequences, size)
         mask = counted & batch.verdict[..., None]
         log_weight, keep = self.clipping(log_ratio, batch.advantage)
         weight = self.normalization(log_weight, mask, length, self.completion_length)
@@ -214,6 +215,14 @@ class Algorithm:
         if stated(self.normalization, "clamps_exponent", True):
             return clamped_count(log_weight, mask)
         return log_weight.new_zeros(())
+
+
+def score_by_sign(likelihood: Likelihood, advantage: Float[Tensor, "group member"]) -> Likelihood:
+    """Its score, where the advantage is not positive the one for that case, if there is one."""
+    if likelihood.negative_score is None:
+        return likelihood
+    score = torch.where(advantage.flatten() > 0, likelihood.score, likelihood.negative_score)
+    return replace(likelihood, score=score)
 
 
 def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:

@@ -154,26 +154,35 @@ class Likelihood:
     """A likelihood proxy in nats.
 
     value: enters the log-ratio. score: carries the gradient (the value unless the estimator says
-    otherwise). token_value: the same per token where the estimator has one, else None.
+    otherwise). token_value: the value per token where the estimator has one, else None.
+    negative_score: carries the gradient in the score's place where the advantage is not positive,
+    for estimators that bound the likelihood from above there; None where the score serves both.
     """
 
     value: Float[Tensor, " sample"]
     score: Float[Tensor, " sample"]
     token_value: Float[Tensor, "sample completion_position"] | None = None
+    negative_score: Float[Tensor, " sample"] | None = None
 
     def __getitem__(self, index: slice | Tensor) -> Likelihood:
         """The chosen samples."""
-        token_value = None if self.token_value is None else self.token_value[index]
-        return Likelihood(self.value[index], self.score[index], token_value)
+        return Likelihood(
+            self.value[index],
+            self.score[index],
+            None if self.token_value is None else self.token_value[index],
+            None if self.negative_score is None else self.negative_score[index],
+        )
 
     @staticmethod
     def join(parts: Sequence[Likelihood]) -> Likelihood:
         """Several batches of samples as one."""
         token_values = [part.token_value for part in parts if part.token_value is not None]
+        negatives = [part.negative_score for part in parts if part.negative_score is not None]
         return Likelihood(
             torch.cat([part.value for part in parts]),
             torch.cat([part.score for part in parts]),
             torch.cat(token_values) if token_values else None,
+            torch.cat(negatives) if negatives else None,
         )
 
 

@@ -20,7 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,8 +74,6 @@ FAKE_GROUPS = {
     },
     "advantage": {
         "centered": "{_target_: tests.fake_components.anything}",
-        "standardized": "{_target_: tests.fake_components.anything}",
-        "asymmetric": "{_target_: tests.fake_components.anything}",
     },
     "group_filter": {"none": "{_target_: tests.fake_components.anything}"},
     "kl": {"none": "{_target_: tests.fake_components.anything}"},
@@ -93,8 +91,19 @@ FAKE_GROUPS = {
 }
 
 
+def chosen_by_presets() -> Iterator[tuple[str, str]]:
+    """Group and option of everything that an algorithm's preset chooses."""
+    for path in (ROOT / "conf/algorithm").glob("*.yaml"):
+        for default in yaml.safe_load(path.read_text())["defaults"]:
+            for words, option in (default if isinstance(default, dict) else {}).items():
+                yield words.removeprefix("override /"), option
+
+
 def build_house(conf: Path) -> Path:
-    """A conf/ with the real config.yaml, paths, extras, help and algorithms, and fake groups."""
+    """A conf/ with the real config.yaml, paths, extras, help and algorithms, and fake groups.
+
+    What a preset chooses and FAKE_GROUPS has not is the group's first fake option.
+    """
     conf.mkdir()
     shutil.copy(ROOT / "conf/config.yaml", conf)
     for group in ("paths", "extras", "hydra", "algorithm"):
@@ -104,10 +113,13 @@ def build_house(conf: Path) -> Path:
     chosen = {}  # what config.yaml chooses, whatever it is called, is the first fake option
     for default in yaml.safe_load((conf / "config.yaml").read_text())["defaults"]:
         chosen |= default if isinstance(default, dict) else {}
+    presets = list(chosen_by_presets())
     for group, options in FAKE_GROUPS.items():
         (conf / group).mkdir()
         first = next(iter(options.values()))
-        for option, text in {chosen.get(group, "unchosen"): first, **options}.items():
+        named = [option for place, option in presets if place == group]
+        others = dict.fromkeys([chosen.get(group, "unchosen"), *named], first)
+        for option, text in {**others, **options}.items():
             body = f"# @package _global_\n{group}: {text}\n"
             (conf / group / f"{option}.yaml").write_text(body)
     return conf

@@ -40,9 +40,8 @@ def test_what_a_resolver_refuses_is_told_in_its_own_words():
         ("clipping.epsilonn=0.2", "clipping.epsilonn: unknown key; did you mean 'epsilon'?"),
         ("cliping=conditional", "cliping: unknown key; did you mean 'clipping'?"),
         (
-            "clipping=unconditonal",
-            "clipping=unconditonal: no such option; did you mean 'unconditional'? "
-            "(options: conditional, unconditional)",
+            "model=tiny_sudok",
+            "model=tiny_sudok: no such option; did you mean 'tiny_sudoku'? (options: tiny_sudoku)",
         ),
         ("experiment=nope", "experiment=nope: no such option (the group is empty)"),
         ("seed=[1", "cannot read 'seed=[1': no viable alternative at input '[1'"),

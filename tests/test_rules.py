@@ -68,6 +68,29 @@ def test_sizes_that_do_not_fit_are_refused(settings, words):
     assert all(word in line for word in words), line
 
 
+BRING_THEIR_OWN_MASKS = [
+    "coupled.Coupled",
+    "coupled_token.CoupledToken",
+    "exact.Exact",
+    "mean_field.MeanField",
+    "quadrature.Quadrature",
+    "stratified.Stratified",
+    "trajectory.Trajectory",
+]
+
+
+@pytest.mark.parametrize("name", [*BRING_THEIR_OWN_MASKS, "elbo.Elbo", "sandwich.Sandwich"])
+def test_block_random_is_for_elbo_and_sandwich(name):
+    lines = told(
+        {
+            "masking.pattern._target_": f"{FUNCTIONS}.masking.block_random",
+            "estimator._target_": f"stabledrl.estimators.{name}",
+        }
+    )
+    assert len(lines) == (name in BRING_THEIR_OWN_MASKS)
+    assert all("block_random" in line and name in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "minimum"),
     [

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from stabledrl.functional.masking import Masking
+from stabledrl.functional.strata import mean_weight
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
+
+
+def averaged_draws(
+    masking: Masking, draws: int, sequences: Sequences, generator: torch.Generator
+) -> Corruption:
+    """K masks per sample of which each scored token weighs L/(K·m), m the scored ones of its draw.
+
+    The weighted sum is L times the mean over draws of the mean over scored tokens.
+    """
+    counted = sequences.completion_mask
+    mask, prompt_mask = masking(counted, sequences.prompt_mask, draws, generator)
+    return Corruption(mask, mean_weight(mask & counted, sequences.length), prompt_mask)
 
 
 def masked_log_probability(

@@ -9,9 +9,8 @@ from annotated_types import Gt
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from stabledrl.estimators.draws import weighted_likelihood
+from stabledrl.estimators.draws import averaged_draws, weighted_likelihood
 from stabledrl.functional.masking import Masking, uniform
-from stabledrl.functional.strata import mean_weight
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
@@ -19,7 +18,10 @@ from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 class Elbo:
     """L̂ = mean over K draws of (L/m)·Σ_{masked k} log p(y_k | corrupted), m uniform on {1..L}.
 
-    Unbiased for the order-averaged ELBO J (method: LLaDA, eq. 6, integrated over m). In nats.
+    Unbiased for the order-averaged ELBO J with masking=uniform (method: LLaDA, eq. 6, integrated
+    over m). With masking=block_random it no longer is: m then counts the masked tokens of the
+    chosen block, of those after it and of those perturbed before it, and neither m nor the places
+    follow the law behind J; what the sampler would meet is scored instead. In nats.
 
     draws: K. masking: which tokens a draw hides.
     """
@@ -29,9 +31,7 @@ class Elbo:
 
     def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
         """K masks per sample; each scored token weighs L/(K·m)."""
-        counted = sequences.completion_mask
-        mask = self.masking(counted, self.draws, generator)
-        return Corruption(mask, mean_weight(mask & counted, sequences.length))
+        return averaged_draws(self.masking, self.draws, sequences, generator)
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """One forward pass over K·S rows."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def dense_rank(
 
 
 def place_uniformly(
-    counted: Bool[Tensor, "sample position"],
+    counted: Bool[Tensor, "*#draw sample position"],
     count: Int[Tensor, "draw sample"],
     noise: Float[Tensor, "draw sample position"],
 ) -> Bool[Tensor, "draw sample position"]:
@@ -50,25 +51,67 @@ def place_uniformly(
 
 
 def uniform_counts(
-    length: Int[Tensor, " sample"], uniform: Float[Tensor, "draw sample"]
+    length: Int[Tensor, "*#draw sample"], uniform: Float[Tensor, "draw sample"]
 ) -> Int[Tensor, "draw sample"]:
     """m = 1 + floor(u·L): a number of masked tokens uniform on {1..L} for u uniform on [0, 1)."""
     count = 1 + (uniform * length).long()
     return torch.minimum(count, length)  # float32 can round u·L up to L
 
 
-# (counted tokens, number of draws, generator) -> hidden tokens [draw, sample, position]; tokens
-# that do not count (after the end token) are always hidden, never scored
-Masking: TypeAlias = Callable[[Tensor, int, torch.Generator], Tensor]
+Hidden: TypeAlias = tuple[
+    Bool[Tensor, "draw sample position"], Bool[Tensor, "draw sample prompt_position"] | None
+]
+# (counted tokens, real prompt tokens, number of draws, generator) -> what of the completion is
+# hidden, and what of the prompt (None: it stays as it is). What does not count (after the end
+# token) is always hidden, never scored.
+Masking: TypeAlias = Callable[[Tensor, Tensor, int, torch.Generator], Hidden]
 
 
 def uniform(
-    counted: Bool[Tensor, "sample position"], draws: int, generator: torch.Generator
-) -> Bool[Tensor, "draw sample position"]:
-    """m ~ U{1..L} counted tokens in uniformly random places (LLaDA, arXiv 2502.09992, eq. 6)."""
+    counted: Bool[Tensor, "sample position"],
+    prompt: Bool[Tensor, "sample prompt_position"],
+    draws: int,
+    generator: torch.Generator,
+) -> Hidden:
+    """m ~ U{1..L} counted tokens in uniformly random places (LLaDA, arXiv 2502.09992, eq. 6).
+
+    The prompt stays as it is.
+    """
     samples, positions = counted.shape
     device = counted.device
     levels = torch.rand(draws, samples, generator=generator).to(device)
     noise = torch.rand(draws, samples, positions, generator=generator).to(device)
     count = uniform_counts(counted.sum(-1), levels)
-    return place_uniformly(counted, count, noise) | ~counted
+    return place_uniformly(counted, count, noise) | ~counted, None
+
+
+def block_random(
+    counted: Bool[Tensor, "sample position"],
+    prompt: Bool[Tensor, "sample prompt_position"],
+    draws: int,
+    generator: torch.Generator,
+    *,
+    block_length: Annotated[int, Gt(0)],
+    perturbation: Annotated[float, Ge(0), Lt(1)] = 0.15,
+) -> Hidden:
+    """One block in the making, as a sampler meets it: SPG, arXiv 2510.09541; StableDRL's code.
+
+    A block is drawn uniformly among those with counted tokens (which are the first L). Of its n
+    counted tokens U{1..n} are hidden, in uniformly random places; everything after it is hidden;
+    before it, prompt included, every token is hidden with the probability `perturbation`, so that
+    the model does not lean on a context free of errors. Hidden counted tokens are scored wherever
+    they are. Padding of the prompt is never hidden.
+    """
+    samples, positions = counted.shape
+    device = counted.device
+    levels = torch.rand(2, draws, samples, generator=generator).to(device)
+    noise = torch.rand(2, draws, samples, positions, generator=generator).to(device)
+    prompt_noise = torch.rand(draws, *prompt.shape, generator=generator).to(device)
+    blocks = (counted.sum(-1) + block_length - 1) // block_length
+    chosen = (uniform_counts(blocks, levels[0]) - 1)[..., None]
+    block = torch.arange(positions, device=device) // block_length
+    inside = (block == chosen) & counted
+    hidden = place_uniformly(inside, uniform_counts(inside.sum(-1), levels[1]), noise[0])
+    perturbed = (block < chosen) & (noise[1] < perturbation)
+    mask = hidden | perturbed | (block > chosen) | ~counted
+    return mask, (prompt_noise < perturbation) & prompt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -19,13 +20,14 @@ from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.exact import Exact
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.estimators.quadrature import Quadrature
+from stabledrl.estimators.sandwich import Sandwich
 from stabledrl.estimators.stratified import Stratified
 from stabledrl.functional.enumeration import (
     all_subsets,
     order_averaged_elbo,
     random_order_log_likelihood,
 )
-from stabledrl.functional.masking import counted_tokens
+from stabledrl.functional.masking import block_random, counted_tokens
 from stabledrl.policy import Policy
 from stabledrl.types import Corruption, Estimator, Sequences
 from tests.policies import (
@@ -40,10 +42,14 @@ from tests.policies import (
 from tests.published import mean_field_corruption, published_sequences
 
 WITH_END, WITHOUT_END = [5, 9, END, 7, 8], [5, 9, 12, 7, 8]
+BLOCKS = partial(block_random, block_length=2)
 ESTIMATORS = [
     Elbo(),
     Elbo(draws=1),
     Elbo(draws=7),
+    Elbo(masking=BLOCKS),
+    Sandwich(),
+    Sandwich(masking=BLOCKS),
     MeanField(),
     MeanField(prompt_mask_probability=0.0),
     Exact(),
@@ -53,7 +59,8 @@ ESTIMATORS = [
     Quadrature(nodes=3, draws=2),
 ]
 # not repr: it holds addresses of functions, and every test process must collect the same names
-NAMES = ["elbo", "elbo-1", "elbo-7", "mean_field", "mean_field-0", "exact", "exact-likelihood"]
+NAMES = ["elbo", "elbo-1", "elbo-7", "elbo-blocks", "sandwich", "sandwich-blocks"]
+NAMES += ["mean_field", "mean_field-0", "exact", "exact-likelihood"]
 NAMES += ["stratified", "quadrature", "quadrature-3x2"]
 # not −log V per token draw by draw for a uniform model: at l = 0 or L a sum is empty; counted 3/2
 COUPLED = [Coupled(), Coupled(draws=3), CoupledToken()]
@@ -115,7 +122,7 @@ def test_exact_and_elbo_against_full_enumeration(policy: Policy, completion: lis
     probability = torch.tensor([1 / (length * math.comb(length, int(s.sum()))) for s in subsets])
     assert float(probability.sum()) == pytest.approx(1)
     outcomes = sequences_of([PROMPT] * len(subsets), [completion] * len(subsets))
-    estimator = Elbo(draws=1, masking=lambda counted, draws, generator: mask[None])
+    estimator = Elbo(draws=1, masking=lambda *_: (mask[None], None))
     corruption = estimator.draw(outcomes, 1, generator())
     values = estimator(policy, outcomes, corruption).value
     assert float((probability * values).sum()) == pytest.approx(float(elbo.value), abs=1e-5)
@@ -139,7 +146,7 @@ def test_several_draws_are_averaged(policy: Policy) -> None:
 def test_weights_of_a_draw_by_hand() -> None:
     sequences = sequences_of([PROMPT], [WITH_END])  # L = 3
     mask = torch.tensor([[[True, False, True, True, True]], [[True, True, True, True, True]]])
-    estimator = Elbo(draws=2, masking=lambda counted, draws, generator: mask)
+    estimator = Elbo(draws=2, masking=lambda *_: (mask, None))
     weight = estimator.draw(sequences, 1, generator()).weight[:, 0]
     # L/(K·m) = 3/(2·2) and 3/(2·3), nothing after the end token
     assert weight.tolist() == [[0.75, 0, 0.75, 0, 0], [0.5, 0.5, 0.5, 0, 0]]

@@ -146,7 +146,7 @@ def test_elbo_of_gdpo_by_monte_carlo(policy: Policy) -> None:
     recorded = data["mc/token_logp"].transpose(1, 2).flatten(0, 1)
     hidden = perturbed[..., PROMPT:] == MASK
     sequences = published_sequences(data["input_ids"], every_token=True)
-    estimator = Elbo(draws=4, masking=lambda counted, draws, generator: hidden)
+    estimator = Elbo(draws=4, masking=lambda *_: (hidden, None))
     corruption = estimator.draw(sequences, 4, keyed("any"))
     assert torch.equal(corrupted(sequences, corruption), perturbed)
     value = estimator(policy, sequences, corruption).value

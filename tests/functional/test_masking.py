@@ -18,6 +18,7 @@ from stabledrl.functional.masking import (
 )
 
 E, F = 1, 9  # two end tokens
+PROMPT = torch.ones(3, 4, dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,9 @@ def test_masks_follow_their_law() -> None:
     # and the full set 1/3. 5 standard deviations of a share of 1/3 among 18,000 are 0.018.
     draws = 18_000
     counted = counted_tokens(torch.tensor([[5, 6, E, 7]]), (E,))
-    masks = uniform(counted, draws, torch.Generator().manual_seed(0))[:, 0]
+    masks, prompt = uniform(counted, PROMPT[:1], draws, torch.Generator().manual_seed(0))
+    assert prompt is None  # it stays as it is
+    masks = masks[:, 0]
     assert masks[:, 3].all()  # what does not count is always hidden
     seen = Counter(tuple(row) for row in masks[:, :3].tolist())
     expected = {s: 1 / 9 for s in itertools.product([False, True], repeat=3) if 0 < sum(s) < 3}
@@ -89,7 +92,7 @@ def test_masks_follow_their_law() -> None:
 
 def test_samples_of_different_lengths_mask_within_their_own() -> None:
     counted = counted_tokens(torch.tensor([[E, 5, 5, 5], [5, E, 5, 5], [5, 5, 5, 5]]), (E,))
-    masks = uniform(counted, 200, torch.Generator().manual_seed(0))
+    masks, _ = uniform(counted, PROMPT, 200, torch.Generator().manual_seed(0))
     hidden = (masks & counted).sum(-1)
     assert (masks | counted).all()
     assert hidden.amin(0).tolist() == [1, 1, 1]
@@ -98,7 +101,7 @@ def test_samples_of_different_lengths_mask_within_their_own() -> None:
 
 def test_the_global_random_state_is_not_moved() -> None:
     before = torch.random.get_rng_state()
-    uniform(torch.ones(2, 5, dtype=torch.bool), 3, torch.Generator().manual_seed(0))
+    uniform(torch.ones(3, 5, dtype=torch.bool), PROMPT, 3, torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

@@ -37,6 +37,36 @@ def test_a_run_without_arguments_validates(chosen):
     validate(chosen)
 
 
+def test_the_released_preset_is_the_objective_of_the_released_code():
+    # shared method.md §3 and §6
+    cfg = composed("algorithm=stabledrl_released", "sampler.block_length=4")
+    validate(cfg)
+    estimator = OmegaConf.to_container(cfg.estimator, resolve=True)
+    masking = estimator.pop("masking")
+    assert estimator == {
+        "_target_": "stabledrl.estimators.sandwich.Sandwich",
+        "draws": 2,
+        "beta": 1.5,
+        "upper_bound_weight": 0.5,
+    }
+    assert masking == {
+        "_target_": "stabledrl.functional.masking.block_random",
+        "_partial_": True,
+        "block_length": 4,  # the sampler's
+        "perturbation": 0.15,
+    }
+    assert cfg.masking.pairing == "independent"
+    assert cfg.clipping.epsilon == 4.0  # w = min(ρ, 5)
+    parts = (cfg.clipping, cfg.normalization, cfg.advantage, cfg.ratio.score)
+    assert [part["_target_"].rpartition(".")[2] for part in parts] == [
+        "unconditional",
+        "self_normalized",
+        "centered",
+        "per_token_score",
+    ]
+    assert cfg.kl.coefficient == 0
+
+
 # Options that are made for another option than the one a run without arguments has.
 TOGETHER = {
     "normalization=sequence_token_mean": "ratio=sequence",
