@@ -193,11 +193,9 @@ class Algorithm:
         log_weight, keep = self.clipping(log_ratio, batch.advantage)
         weight = self.normalization(log_weight, mask, length, self.completion_length)
         surrogate = policy_loss(score, batch.advantage, torch.where(keep, weight, 0))
-        # a normalization over the whole step takes its mean in there
-        if not stated(self.normalization, "needs_whole_step", False):
-            surrogate = surrogate / batch.counted_share
+        surrogate = surrogate / counted_share(self.normalization, batch)
         divergence = self.penalty(likelihood, batch.reference, sequences, batch.verdict)
-        divergence = divergence / batch.counted_share
+        divergence = divergence / counted_share(self.penalty.level, batch)
         loss = surrogate + divergence
         metrics = {
             "train/loss": loss.detach(),
@@ -215,6 +213,14 @@ class Algorithm:
         if stated(self.normalization, "clamps_exponent", True):
             return clamped_count(log_weight, mask)
         return log_weight.new_zeros(())
+
+
+def counted_share(average: object, batch: Batch) -> float:
+    """What a mean over all groups is divided by to be one over those with a verdict.
+
+    1 for a function that averages over the whole step, which looks at nothing else.
+    """
+    return 1.0 if stated(average, "needs_whole_step", False) else batch.counted_share
 
 
 def score_by_sign(likelihood: Likelihood, advantage: Float[Tensor, "group member"]) -> Likelihood:

@@ -3,7 +3,8 @@
 A fact is an attribute of the function, so that nobody has to know functions by name: the rules of
 `stabledrl.rules` read them, and a function of your own may state them or leave them out. They are
 
-    needs_whole_step   normalization: Z sums over all groups of the optimiser step (False)
+    needs_whole_step   normalization, level of a divergence: a mean over the whole optimiser step
+                       (False)
     clamps_exponent    normalization: weights go through `guarded_exp` (True)
     score_kind         normalization: the score ℓ it is made for; score function: the ℓ it gives;
                        "summed" over tokens or "per_token" (None: any)

@@ -17,40 +17,83 @@ from stabledrl.functional.reduce import masked_mean
 from stabledrl.types import Likelihood, Scorer, Sequences
 
 Divergence = Callable[[Tensor], Tensor]
-Level = Callable[[Divergence, Likelihood, Likelihood, Sequences], Tensor]
+Level = Callable[[Divergence, Likelihood, Likelihood, Sequences, Tensor], Tensor]
 
 
 def sequence(
-    divergence: Divergence, policy: Likelihood, reference: Likelihood, sequences: Sequences
-) -> Float[Tensor, " sample"]:
-    """k(δ) of the whole completion, δ = L̂_ref − L̂_θ."""
-    return divergence(reference.value - policy.value)
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of k(δ) of whole completions, δ = L̂_ref − L̂_θ."""
+    return mean_of_groups(divergence(reference.value - policy.value), verdict)
 
 
 def divided(
-    divergence: Divergence, policy: Likelihood, reference: Likelihood, sequences: Sequences
-) -> Float[Tensor, " sample"]:
-    """k(δ)/L: the sequence's divergence per counted token (ESPO, arXiv 2512.03759)."""
-    total = sequence(divergence, policy, reference, sequences)
-    return total / sequences.length.clamp(min=1)
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of k(δ)/L: the completion's divergence per counted token (ESPO, arXiv 2512.03759)."""
+    value = divergence(reference.value - policy.value) / sequences.length.clamp(min=1)
+    return mean_of_groups(value, verdict)
 
 
 @declares(needs_token_values=True)
 def token(
-    divergence: Divergence, policy: Likelihood, reference: Likelihood, sequences: Sequences
-) -> Float[Tensor, " sample"]:
-    """Mean of k(δ_k) over counted tokens, for estimators with token values (d1)."""
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of k(δ_k) over the counted tokens of a completion, then over completions (GRPO)."""
+    value = divergence(token_delta(policy, reference))
+    return mean_of_groups(masked_mean(value, sequences.completion_mask, -1), verdict)
+
+
+@declares(needs_token_values=True, needs_whole_step=True)
+def pooled(
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of k(δ_k) over all counted tokens of the step (d1, arXiv 2504.12216; DiffuCoder)."""
+    value = divergence(token_delta(policy, reference))
+    return masked_mean(value, sequences.completion_mask & verdict.view(-1, 1))
+
+
+def token_delta(
+    policy: Likelihood, reference: Likelihood
+) -> Float[Tensor, "sample completion_position"]:
+    """δ_k = L̂_ref,k − L̂_θ,k; ValueError for an estimator without token values."""
     if policy.token_value is None or reference.token_value is None:
-        raise ValueError("kl.level=token needs an estimator with token values, such as mean_field")
-    delta = reference.token_value - policy.token_value
-    return masked_mean(divergence(delta), sequences.completion_mask, -1)
+        raise ValueError(
+            "kl.level=token and kl.level=pooled need an estimator with token values, "
+            "such as mean_field"
+        )
+    return reference.token_value - policy.token_value
+
+
+def mean_of_groups(
+    value: Float[Tensor, " sample"], verdict: Bool[Tensor, "group member"]
+) -> Float[Tensor, ""]:
+    """Mean over groups of the mean over members with a verdict; 0 for a group without any."""
+    return masked_mean(value.view(verdict.shape), verdict, -1).mean()
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
 class DivergencePenalty:
-    """β·KL: mean over groups of the mean over members with a verdict.
+    """β·KL, averaged as the level says over what has a verdict.
 
-    coefficient: β; 0 evaluates nothing. divergence: k1, k2 or k3. level: sequence, divided, token.
+    coefficient: β; 0 evaluates nothing. divergence: k1, k2 or k3. level: sequence, divided, token,
+    pooled.
     reference: `frozen` (the policy training started from) or `rollout` (the one that sampled).
     """
 
@@ -79,5 +122,5 @@ class DivergencePenalty:
         """β·KL with gradient; exactly 0 where there is no reference."""
         if reference is None:
             return policy.score.new_zeros(())
-        value = self.level(self.divergence, policy, reference, sequences).view(verdict.shape)
-        return self.coefficient * masked_mean(value, verdict, -1).mean()
+        value = self.level(self.divergence, policy, reference, sequences, verdict)
+        return self.coefficient * value

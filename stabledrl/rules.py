@@ -110,17 +110,19 @@ def one_process(cfg: Settings) -> Iterator[str]:
         )
 
 
-def whole_step_normalization(cfg: Settings) -> Iterator[str]:
-    """A normalization over the whole optimiser step needs it in one batch."""
-    normalization = component(cfg, "normalization")
+def whole_step_in_one_batch(cfg: Settings) -> Iterator[str]:
+    """What averages over the whole optimiser step needs it in one batch."""
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    if not collects_phases(cfg):
+    if not collects_phases(cfg) or accumulation == 1:
         return
-    if getattr(normalization, "needs_whole_step", False) and accumulation > 1:
-        yield (
-            f"normalization={normalization.__name__} normalises over the whole optimiser step: "
-            f"trainer.accumulate_grad_batches={accumulation} must be 1"
-        )
+    used = ["normalization", "kl.level"] if select(cfg, "kl.coefficient") else ["normalization"]
+    for key in used:
+        average = component(cfg, key)
+        if getattr(average, "needs_whole_step", False):
+            yield (
+                f"{key}={average.__name__} averages over the whole optimiser step: "
+                f"trainer.accumulate_grad_batches={accumulation} must be 1"
+            )
 
 
 def score_fits_normalization(cfg: Settings) -> Iterator[str]:
@@ -279,7 +281,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     numbers_are_in_range,
     phase_divides,
     one_process,
-    whole_step_normalization,
+    whole_step_in_one_batch,
     score_fits_normalization,
     filter_keeps_something,
     threshold_means_something,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.functional.kl import k1, k2, k3
-from stabledrl.penalty import DivergencePenalty, divided, sequence, token
+from stabledrl.penalty import DivergencePenalty, divided, pooled, sequence, token
 from stabledrl.types import Batch, Likelihood
 from tests.phases import (
     GROUPS,
@@ -46,11 +47,11 @@ def prepared(penalty: DivergencePenalty, token_values: bool = False) -> tuple[ob
 
 
 @pytest.mark.parametrize("divergence", FORMULAS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("level", [sequence, divided, token], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("level", [sequence, divided, token, pooled], ids=lambda f: f.__name__)
 def test_value_and_gradient(
     divergence: Callable[[Tensor], Tensor], level: Callable[..., Tensor]
 ) -> None:
-    chosen, batch = prepared(DivergencePenalty(0.3, divergence, level), level is token)
+    chosen, batch = prepared(DivergencePenalty(0.3, divergence, level), level in (token, pooled))
     policy, reference = tiny_policy().double(), moved_policy(0.05).double()
     formula = FORMULAS[divergence]
     sequences, corruption = batch.sequences, batch.corruption
@@ -63,6 +64,10 @@ def test_value_and_gradient(
         weighted = [(b - a) * w for a, b, w in zip(theta, other, corruption.weight, strict=True)]
         delta = torch.stack(weighted).sum(0)
         length = sequences.completion_mask.sum(-1)
+        if level is pooled:  # every token that counts and is of a sample with a verdict
+            rows = [row for row in range(len(delta)) if row != 5]
+            counted = [formula(delta[row, : length[row]]).sum() for row in rows]
+            return 0.3 * sum(counted) / sum(length[row] for row in rows)
         if level is token:
             value = (formula(delta) * sequences.completion_mask).sum(-1) / length
         else:
@@ -115,10 +120,30 @@ def test_a_missing_reference_is_an_error_and_not_a_silent_zero() -> None:
         chosen.prepare(tiny_policy(), None, phase_sequences(), phase_reward(), 1, 1000, keyed)
 
 
-def test_token_level_needs_token_values() -> None:
+@pytest.mark.parametrize("level", [token, pooled])
+def test_levels_of_tokens_need_token_values(level: Callable[..., Tensor]) -> None:
     value = torch.zeros(2)
+    plain, verdict = Likelihood(value, value), torch.ones(1, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"kl\.level=token"):
-        token(k3, Likelihood(value, value), Likelihood(value, value), phase_sequences())
+        level(k3, plain, plain, phase_sequences(), verdict)
+
+
+@pytest.mark.parametrize("level", [sequence, pooled])
+def test_a_filtered_group_leaves_the_mean(level: Callable[..., Tensor]) -> None:
+    # the loss of two groups of which one was dropped is that of the other alone
+    penalty = DivergencePenalty(0.3, k3, level)
+    chosen = algorithm(estimator=MeanField(0.0), penalty=penalty)
+    reward = torch.full((GROUPS, MEMBERS), 0.5)
+    reward[1] = float("nan")
+    policy, reference = tiny_policy().double(), moved_policy(0.05).double()
+    (batch,) = chosen.prepare(policy, reference, phase_sequences(), reward, 1, 1000, keyed)
+    kept = [index for index in range(GROUPS) if index != 1]
+    alone = [batch.groups(index, index + 1) for index in kept]
+    losses = [chosen.loss(policy, replace(item, counted_share=1.0)).loss.item() for item in alone]
+    lengths = [float(item.sequences.length.sum()) for item in alone]
+    weights = lengths if level is pooled else [1.0] * len(kept)
+    expected = sum(a * b for a, b in zip(losses, weights, strict=True)) / sum(weights)
+    assert chosen.loss(policy, batch).loss.item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("settings", [{"coefficient": -1}, {"reference": "old"}, {"beta": 1}])

@@ -18,6 +18,11 @@ PHASE = {
     "trainer.accumulate_grad_batches": 1,
 }
 STEP = {"normalization._target_": f"{FAKE}.normalize_step", "trainer.accumulate_grad_batches": 1}
+POOLED = {
+    "kl.level._target_": "stabledrl.penalty.pooled",
+    "kl.coefficient": 0.0,
+    "trainer.accumulate_grad_batches": 2,
+}
 BLOCKS = {
     "masking.pattern._target_": f"{FAKE}.BlockRandom",
     "estimator._target_": f"{FAKE}.Elbo",
@@ -36,7 +41,7 @@ def told(settings: dict[str, Any]) -> list[str]:
     return [line for rule in RULES for line in rule(cfg)]
 
 
-@pytest.mark.parametrize("settings", [SAMPLER, PHASE, STEP, BLOCKS, {}], ids=str)
+@pytest.mark.parametrize("settings", [SAMPLER, PHASE, STEP, POOLED, BLOCKS, {}], ids=str)
 def test_what_the_cases_below_change_is_accepted(settings):
     assert told(settings) == []
 
@@ -54,6 +59,10 @@ def test_what_the_cases_below_change_is_accepted(settings):
         (
             STEP | {"trainer.accumulate_grad_batches": 2},
             ["normalization=normalize_step", "trainer.accumulate_grad_batches=2 must be 1"],
+        ),
+        (
+            POOLED | {"kl.coefficient": 0.04},
+            ["kl.level=pooled", "trainer.accumulate_grad_batches=2 must be 1"],
         ),
         (
             {"group_filter.lowest": 0.8, "group_filter.highest": 0.2},
