@@ -56,6 +56,19 @@ def token(
     return mean_of_groups(masked_mean(value, sequences.completion_mask, -1), verdict)
 
 
+@declares(needs_token_values=True)
+def fixed_length(
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of Σ_k k(δ_k)/R over completions, R the length they are sampled with (TraceRL)."""
+    value = divergence(token_delta(policy, reference)) * sequences.completion_mask
+    return mean_of_groups(value.sum(-1) / value.shape[-1], verdict)
+
+
 @declares(needs_token_values=True, needs_whole_step=True)
 def pooled(
     divergence: Divergence,
@@ -75,7 +88,7 @@ def token_delta(
     """δ_k = L̂_ref,k − L̂_θ,k; ValueError for an estimator without token values."""
     if policy.token_value is None or reference.token_value is None:
         raise ValueError(
-            "kl.level=token and kl.level=pooled need an estimator with token values, "
+            "kl.level=token, fixed_length and pooled need an estimator with token values, "
             "such as mean_field"
         )
     return reference.token_value - policy.token_value
@@ -93,7 +106,7 @@ class DivergencePenalty:
     """β·KL, averaged as the level says over what has a verdict.
 
     coefficient: β; 0 evaluates nothing. divergence: k1, k2 or k3. level: sequence, divided, token,
-    pooled.
+    fixed_length, pooled.
     reference: `frozen` (the policy training started from) or `rollout` (the one that sampled).
     """
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.functional.kl import k1, k2, k3
-from stabledrl.penalty import DivergencePenalty, divided, pooled, sequence, token
+from stabledrl.penalty import DivergencePenalty, divided, fixed_length, pooled, sequence, token
 from stabledrl.types import Batch, Likelihood
 from tests.phases import (
     GROUPS,
+    LENGTH,
     MEMBERS,
     Counting,
     algorithm,
@@ -34,6 +35,8 @@ FORMULAS: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
     k3: lambda delta: delta.exp() - 1 - delta,
 }
 
+OF_TOKENS = (token, fixed_length, pooled)
+
 
 def prepared(penalty: DivergencePenalty, token_values: bool = False) -> tuple[object, Batch]:
     """Equal rewards: nothing but the penalty is left in the loss."""
@@ -47,11 +50,11 @@ def prepared(penalty: DivergencePenalty, token_values: bool = False) -> tuple[ob
 
 
 @pytest.mark.parametrize("divergence", FORMULAS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("level", [sequence, divided, token, pooled], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("level", [sequence, divided, *OF_TOKENS], ids=lambda f: f.__name__)
 def test_value_and_gradient(
     divergence: Callable[[Tensor], Tensor], level: Callable[..., Tensor]
 ) -> None:
-    chosen, batch = prepared(DivergencePenalty(0.3, divergence, level), level in (token, pooled))
+    chosen, batch = prepared(DivergencePenalty(0.3, divergence, level), level in OF_TOKENS)
     policy, reference = tiny_policy().double(), moved_policy(0.05).double()
     formula = FORMULAS[divergence]
     sequences, corruption = batch.sequences, batch.corruption
@@ -68,8 +71,9 @@ def test_value_and_gradient(
             rows = [row for row in range(len(delta)) if row != 5]
             counted = [formula(delta[row, : length[row]]).sum() for row in rows]
             return 0.3 * sum(counted) / sum(length[row] for row in rows)
-        if level is token:
-            value = (formula(delta) * sequences.completion_mask).sum(-1) / length
+        if level in (token, fixed_length):
+            value = (formula(delta) * sequences.completion_mask).sum(-1)
+            value = value / (length if level is token else LENGTH)
         else:
             value = formula(delta.sum(-1))
             if level is divided:
@@ -120,7 +124,7 @@ def test_a_missing_reference_is_an_error_and_not_a_silent_zero() -> None:
         chosen.prepare(tiny_policy(), None, phase_sequences(), phase_reward(), 1, 1000, keyed)
 
 
-@pytest.mark.parametrize("level", [token, pooled])
+@pytest.mark.parametrize("level", OF_TOKENS)
 def test_levels_of_tokens_need_token_values(level: Callable[..., Tensor]) -> None:
     value = torch.zeros(2)
     plain, verdict = Likelihood(value, value), torch.ones(1, 2, dtype=torch.bool)

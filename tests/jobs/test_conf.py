@@ -37,42 +37,15 @@ def test_a_run_without_arguments_validates(chosen):
     validate(chosen)
 
 
-def test_the_released_preset_is_the_objective_of_the_released_code():
-    # shared method.md §3 and §6
-    cfg = composed("algorithm=stabledrl_released", "sampler.block_length=4")
-    validate(cfg)
-    estimator = OmegaConf.to_container(cfg.estimator, resolve=True)
-    masking = estimator.pop("masking")
-    assert estimator == {
-        "_target_": "stabledrl.estimators.sandwich.Sandwich",
-        "draws": 2,
-        "beta": 1.5,
-        "upper_bound_weight": 0.5,
-    }
-    assert masking == {
-        "_target_": "stabledrl.functional.masking.block_random",
-        "_partial_": True,
-        "block_length": 4,  # the sampler's
-        "perturbation": 0.15,
-    }
-    assert cfg.masking.pairing == "independent"
-    assert cfg.clipping.epsilon == 4.0  # w = min(ρ, 5)
-    parts = (cfg.clipping, cfg.normalization, cfg.advantage, cfg.ratio.score)
-    assert [part["_target_"].rpartition(".")[2] for part in parts] == [
-        "unconditional",
-        "self_normalized",
-        "centered",
-        "per_token_score",
-    ]
-    assert cfg.kl.coefficient == 0
-
-
 # Options that are made for another option than the one a run without arguments has.
 TOGETHER = {
     "normalization=sequence_token_mean": "ratio=sequence",
     "normalization=fixed_length": "ratio=sequence",
     "normalization=token": "ratio=sequence",
     "ratio=token": "estimator=mean_field",
+    "kl=k3_d1": "estimator=mean_field",
+    "kl=k3_diffucoder": "estimator=mean_field",
+    "kl=k3_tracerl": "estimator=mean_field",
 }
 
 
@@ -80,7 +53,7 @@ TOGETHER = {
 def test_every_option_composes_and_validates(path, chosen, monkeypatch):
     text = path.read_text()
     if "# @package" in text or "\ndefaults:" in text:
-        validate(composed(name(path)))
+        validate(composed(name(path), *filter(None, [TOGETHER.get(name(path))])))
     else:  # Hydra puts such a file under its group as it is, but takes a third of a second
         for option in filter(None, (name(path), TOGETHER.get(name(path)))):
             group, _, stem = option.partition("=")
