@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from stabledrl.algorithm import Algorithm
+from stabledrl.functional import clipping
 from stabledrl.functional.masking import counted_tokens
-from stabledrl.types import Batch, Corruption, Scorer, Sequences
+from stabledrl.policy import Policy
+from stabledrl.types import Batch, Corruption, Likelihood, LossOutput, Scorer, Sequences
 
 MASK, END, PROMPT = 95, 1, 8  # ids of the mask and the end token, tokens of a prompt
 
@@ -65,3 +69,51 @@ def assert_agrees(
     scale = max(float(published.abs().max()), atol / tolerance)
     print(f"deviation {method} {apart / scale if apart else 0:.1e}")
     assert apart <= tolerance * scale
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The two numbers of a two-sided clip: of a weight, and of the value that is reported."""
+
+    low: float
+    high: float
+
+    @property
+    def rule(self) -> partial[tuple[Tensor, Tensor]]:
+        return partial(clipping.conditional, epsilon_low=self.low, epsilon_high=self.high)
+
+    def value(self, chosen: Algorithm, policy: Scorer, batch: Batch) -> Tensor:
+        return clipped_value(chosen, policy, batch, 1 - self.low, 1 + self.high)
+
+
+def group_of_four(
+    sequences: Sequences,
+    corruption: Corruption,
+    advantages: Tensor,
+    old: Tensor,
+    reference: Tensor | None = None,
+) -> Batch:
+    """The four recorded completions of one prompt. old, reference: values, per token or not."""
+
+    def recorded(value: Tensor) -> Likelihood:
+        if value.ndim == 1:
+            return Likelihood(value, value)
+        value = torch.where(sequences.completion_mask, value, 0)
+        return Likelihood(value.sum(-1), value.sum(-1), value)
+
+    judged = None if reference is None else recorded(reference)
+    return Batch(
+        sequences,
+        corruption,
+        4,
+        advantages[None],
+        torch.ones(1, 4, dtype=torch.bool),
+        recorded(old),
+        reference=judged,
+    )
+
+
+def assert_gradient(method: str, output: LossOutput, policy: Policy, published: Tensor) -> None:
+    """Of the loss with respect to the final norm's weight."""
+    (gradient,) = torch.autograd.grad(output.loss, policy.backbone.model.norm.weight)
+    assert_agrees(f"{method} gradient", gradient, published)

@@ -1,93 +1,52 @@
-"""Whole objectives from our parts against the losses and gradients of ESPO, GDPO and DiffuCoder.
+"""Whole objectives from our parts against the losses and gradients of d1, ESPO, GDPO, DiffuCoder.
 
 Everything runs on the published tiny LLaDA from the recorded masks: estimator, ratio level,
 clipping, normalization, penalty. Gradients are with respect to the final norm's weight, the only
 one recorded. A published loss of clipped ratios has our gradient and another value, which
-`published.clipped_value` puts together from the same parts; old and reference likelihoods come from
+`published.Clip` puts together from the same parts; old and reference likelihoods come from
 perturbed policies and are recorded numbers.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from stabledrl.algorithm import Algorithm
 from stabledrl.estimators.coupled import Coupled
 from stabledrl.estimators.coupled_token import CoupledToken, three_inputs
+from stabledrl.estimators.mean_field import MeanField
 from stabledrl.estimators.quadrature import Quadrature
-from stabledrl.functional import advantage, clipping, kl, normalization
+from stabledrl.functional import advantage, kl, normalization
 from stabledrl.functional.quadrature import gauss_legendre, node_rate, quadrature_weight
 from stabledrl.functional.strata import both_sides, mean_weight
-from stabledrl.penalty import DivergencePenalty, divided, sequence
+from stabledrl.penalty import DivergencePenalty, divided, pooled, sequence
 from stabledrl.policy import Policy
-from stabledrl.types import Batch, Corruption, Likelihood, LossOutput, Scorer, Sequences
+from stabledrl.types import Batch, Corruption
 from tests.estimators.outcomes import Recorded
 from tests.phases import PER_TOKEN, TOKEN, algorithm
 from tests.policies import golden_llada
 from tests.published import (
     MASK,
     PROMPT,
+    Clip,
     assert_agrees,
-    clipped_value,
+    assert_gradient,
+    group_of_four,
+    mean_field_corruption,
     published_sequences,
 )
 
 FOLDER = Path(__file__).parent.parent / "golden"
-EVERYBODY = torch.ones(1, 4, dtype=torch.bool)
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     return golden_llada()
-
-
-@dataclass(frozen=True)
-class Clip:
-    """The two numbers of a two-sided clip: of a weight, and of the value that is reported."""
-
-    low: float
-    high: float
-
-    @property
-    def rule(self) -> partial[tuple[Tensor, Tensor]]:
-        return partial(clipping.conditional, epsilon_low=self.low, epsilon_high=self.high)
-
-    def value(self, chosen: Algorithm, policy: Scorer, batch: Batch) -> Tensor:
-        return clipped_value(chosen, policy, batch, 1 - self.low, 1 + self.high)
-
-
-def group_of_four(
-    sequences: Sequences,
-    corruption: Corruption,
-    advantages: Tensor,
-    old: Tensor,
-    reference: Tensor | None = None,
-) -> Batch:
-    """The four recorded completions of one prompt. old, reference: values, per token or not."""
-
-    def recorded(value: Tensor) -> Likelihood:
-        if value.ndim == 1:
-            return Likelihood(value, value)
-        value = torch.where(sequences.completion_mask, value, 0)
-        return Likelihood(value.sum(-1), value.sum(-1), value)
-
-    judged = None if reference is None else recorded(reference)
-    return Batch(
-        sequences, corruption, 4, advantages[None], EVERYBODY, recorded(old), reference=judged
-    )
-
-
-def assert_gradient(method: str, output: LossOutput, policy: Policy, published: Tensor) -> None:
-    (gradient,) = torch.autograd.grad(output.loss, policy.backbone.model.norm.weight)
-    assert_agrees(f"{method} gradient", gradient, published)
 
 
 ESPO = load_file(FOLDER / "espo.safetensors")
@@ -236,6 +195,7 @@ def coupled_grpo(
 
 
 COUPLED_CASES = [
+    ("eps0.5_beta0.01", 0, Clip(0.5, 0.5), DivergencePenalty(0.01, kl.k3, pooled)),
     ("eps0.2_beta0", 1, Clip(0.2, 0.2), DivergencePenalty()),
 ]
 
@@ -268,3 +228,43 @@ def test_coupled_grpo_on_dream(
     scorer = Recorded(batch.corruption, COUPLED["dream/token_logp_three_inputs"][iteration])
     expected = COUPLED[f"dream/loss/{case}/loss"]
     assert_agrees("coupled_grpo loss", clip.value(chosen, scorer, batch), expected, atol=1e-6)
+
+
+D1 = load_file(FOLDER / "d1.safetensors")
+D1_CASES = [
+    ("mu2_beta0.04_eps0.5", 1, Clip(0.5, 0.5), 0.04, "logp_old"),
+    ("mu2_beta0_eps0.5", 1, Clip(0.5, 0.5), 0.0, "logp_old"),
+    ("mu2_beta0.04_eps0.2_wild", 1, Clip(0.2, 0.2), 0.04, "logp_old_wild"),
+    ("mu2_beta0_eps0.2_wild", 1, Clip(0.2, 0.2), 0.0, "logp_old_wild"),
+    ("mu1_beta0", 0, Clip(0.5, 0.5), 0.0, "logp_new"),  # the ratio is 1 identically
+]
+
+
+@pytest.mark.parametrize(("case", "iteration", "clip", "beta", "old"), D1_CASES)
+def test_d1(case: str, iteration: int, clip: Clip, beta: float, old: str, policy: Policy) -> None:
+    """Ratios of tokens, mean over all tokens of the batch, β·k3 over all of them as well."""
+    sequences = published_sequences(D1["input_ids"])
+    counted = sequences.completion_mask
+    assert torch.equal(counted, D1["completion_mask"] > 0)
+    batch = group_of_four(
+        sequences,
+        mean_field_corruption(sequences, D1["perturbed"][iteration]),
+        D1["advantages"],
+        D1[old][iteration],
+        D1["logp_ref"][iteration] if beta else None,
+    )
+    chosen = algorithm(
+        estimator=MeanField(),
+        ratio=TOKEN,
+        clipping=clip.rule,
+        normalization=normalization.token,
+        penalty=DivergencePenalty(beta, kl.k3, pooled),
+        completion_length=16,
+    )
+    value = chosen.estimator(policy, sequences, batch.corruption).token_value
+    assert value is not None
+    assert_agrees("d1 value", value, torch.where(counted, D1["logp_new"][iteration], 0))
+    expected = D1[f"loss/{case}/loss"]
+    assert_agrees("d1 loss", clip.value(chosen, policy, batch), expected, atol=1e-6)
+    published = D1[f"loss/{case}/grad_final_norm"]
+    assert_gradient("d1", chosen.loss(policy, batch), policy, published)
