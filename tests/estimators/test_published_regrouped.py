@@ -20,6 +20,7 @@ from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.trajectory import Trajectory
 from stabledrl.functional import advantage as advantages
 from stabledrl.functional import clipping, kl, normalization
+from stabledrl.penalty import DivergencePenalty
 from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption, Likelihood, Scorer, Sequences
 from tests.estimators.test_published import AGRPO, TRACERL, AsSampled
@@ -114,6 +115,20 @@ class Given:
         return Likelihood(self.value.sum(-1), self.value.sum(-1), self.value)
 
 
+def over_the_length_asked_for(
+    divergence: Callable[[Tensor], Tensor],
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Tensor,
+) -> Tensor:
+    """Σ_k k(δ_k)/R, averaged over completions: a level of the KL term."""
+    assert policy.token_value is not None
+    assert reference.token_value is not None
+    value = divergence(reference.token_value - policy.token_value) * sequences.completion_mask
+    return value.sum() / sequences.completion_mask.numel()
+
+
 @pytest.mark.parametrize("case", TRACERL_CASES)
 @pytest.mark.parametrize("divergence", [None, kl.k1, kl.k3], ids=["none", "k1", "k3"])
 def test_losses_of_tracerl(
@@ -122,8 +137,7 @@ def test_losses_of_tracerl(
     """normalization=fixed_length on token ratios, from the recorded token log-probabilities.
 
     That code averages over training rows, one for every decoding state of a completion; ours, and
-    the paper's formula, over completions: a factor of rows per completion. It also sums the
-    divergence over tokens and divides by the length asked for, which none of our levels does.
+    the paper's formula, over completions: a factor of rows per completion.
     """
     values = {name: TRACERL_LOSSES[f"{case}/{name}"] for name in ("logp_new", "logp_old")}
     scored, source = TRACERL_LOSSES[f"{case}/p_mask"] > 0, TRACERL_LOSSES[f"{case}/source_row"]
@@ -142,21 +156,21 @@ def test_losses_of_tracerl(
         ratio=TOKEN,
         clipping=ppo,
         normalization=normalization.fixed_length,
+        penalty=DivergencePenalty(0.01, divergence or kl.k3, over_the_length_asked_for, "rollout"),
         completion_length=length,
     )
+    before = Likelihood(old.sum(-1), old.sum(-1), old)
     batch = Batch(
         sequences,
         Corruption(counted[:0, None] > 0, counted[:0, None]),
         3,
         TRACERL_LOSSES[f"{case}/row_advantage"][row_of][None],
         torch.ones(1, 3, dtype=torch.bool),
-        Given(old)(policy, sequences, None),  # type: ignore[arg-type]
+        before,
+        reference=before if divergence else None,
     )
     value = clipped_value(chosen, policy, batch, 0.8, 1.2) * 3 / rows
-    name = "loss_beta0"
-    if divergence is not None:
-        name = f"loss_beta0.01_{divergence.__name__}"
-        value = value + 0.01 * divergence(old - new).sum() / length / rows
+    name = f"loss_beta0.01_{divergence.__name__}" if divergence else "loss_beta0"
     assert_agrees("tracerl loss", value, TRACERL_LOSSES[f"{case}/{name}"], atol=1e-6)
 
 
