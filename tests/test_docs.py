@@ -1,10 +1,11 @@
-"""docs/metrics.md and the keys of a run are the same."""
+"""docs/metrics.md and the keys of a run are the same, docs/paper-index.md and the presets too."""
 
 import csv
 import itertools
 import re
 
 import pytest
+import yaml
 
 from stabledrl.diagnostics.alarms import ALARMS
 from stabledrl.diagnostics.dashboard import Dashboard
@@ -87,3 +88,19 @@ def test_links_and_pictures_of_the_docs_exist():
         if not (page.parent / target).is_file()
     ]
     assert missing == []
+
+
+OFF = {"kl=none", "masking=uniform", "group_filter=none"}  # what the index leaves out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf/algorithm").glob("*.yaml")), ids=str)
+def test_the_paper_index_has_every_preset_with_what_it_chooses(path):
+    pages = (ROOT / "docs/paper-index.md").read_text().splitlines()
+    (row,) = (line for line in pages if f"| `{path.stem}` |" in line)
+    chosen = {
+        f"{group.removeprefix('override /')}={option}"
+        for entry in yaml.safe_load(path.read_text())["defaults"]
+        if isinstance(entry, dict)
+        for group, option in entry.items()
+    }
+    assert set(re.findall(r"`(\w+=\w+)`", row)) == chosen - OFF

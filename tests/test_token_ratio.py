@@ -1,14 +1,15 @@
-"""Ratios of every token: PPO on tokens by autograd, d1's published gradients, metrics by hand."""
+"""Ratios of every token: PPO on tokens by autograd, and metrics by hand.
+
+d1's published gradients are in tests/estimators/test_published_losses.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from stabledrl import levels
@@ -31,8 +32,7 @@ from tests.phases import (
     phase_reward,
     phase_sequences,
 )
-from tests.policies import LLADA, MASK, golden_llada, tiny_policy
-from tests.published import mean_field_corruption, published_sequences
+from tests.policies import MASK, tiny_policy
 
 
 def plain_token_values(policy: Policy, sequences: Sequences, corruption: Corruption) -> Tensor:
@@ -108,46 +108,6 @@ def test_conditional_clipping_is_ppo_on_tokens(
     ours = gradient(policy, lambda: chosen.loss(policy, batch).loss)
     expected = gradient(policy, ppo)
     assert_same_direction(ours, expected)
-
-
-@pytest.mark.parametrize(
-    ("case", "iteration", "epsilon", "old"),
-    [
-        ("mu2_beta0_eps0.5", 1, 0.5, "logp_old"),
-        ("mu2_beta0_eps0.2_wild", 1, 0.2, "logp_old_wild"),
-        ("mu1_beta0", 0, 0.5, "logp_new"),  # the ratio is 1 identically
-    ],
-)
-def test_gradients_of_published_d1(case: str, iteration: int, epsilon: float, old: str) -> None:
-    # one prompt of 8 tokens, four completions of 16. The cases with a KL term are not compared: d1
-    # averages it over all tokens of the batch, kl.level=token over those of a completion first.
-    data = load_file(LLADA.parent / "d1.safetensors")
-    sequences = published_sequences(data["input_ids"])
-    counted = sequences.completion_mask
-    assert torch.equal(counted, data["completion_mask"] > 0)
-    corruption = mean_field_corruption(sequences, data["perturbed"][iteration])
-    before = torch.where(counted, data[old][iteration], 0)
-    batch = Batch(
-        sequences,
-        corruption,
-        4,
-        data["advantages"][None],
-        torch.ones(1, 4, dtype=torch.bool),
-        Likelihood(before.sum(-1), before.sum(-1), before),
-    )
-    chosen = algorithm(
-        estimator=MeanField(),
-        ratio=TOKEN,
-        clipping=partial(clipping.conditional, epsilon_low=epsilon, epsilon_high=epsilon),
-        normalization=normalization.token,
-        completion_length=16,
-    )
-    policy = golden_llada()
-    output = chosen.loss(policy, batch)
-    (found,) = torch.autograd.grad(output.loss, [policy.backbone.model.norm.weight])
-    expected = data[f"loss/{case}/grad_final_norm"]
-    assert expected.abs().max() > 1e-2
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_metrics_by_hand_count_the_tokens_that_count() -> None:

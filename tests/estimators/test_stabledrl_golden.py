@@ -1,4 +1,4 @@
-"""Agreement with StableDRL's released code, from its recorded masks and token log-probabilities.
+"""Agreement with StableDRL's released code, from its masks, on numbers and on the tiny LLaDA.
 
 Its file also holds masks of kinds that we have not (`block_all`, `all`): their scores are compared
 like all others. Departures of that code from the formulas, and whom we follow:
@@ -20,13 +20,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from stabledrl.algorithm import Algorithm
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.sandwich import Sandwich
 from stabledrl.functional import clipping, normalization
 from stabledrl.functional.masking import block_random, counted_tokens
+from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption, Likelihood, Sequences
 from tests.phases import PER_TOKEN, algorithm
-from tests.published import END, MASK, PROMPT
+from tests.policies import golden_llada
+from tests.published import END, MASK, PROMPT, assert_agrees
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN = load_file(FOLDER / "stabledrl.safetensors")
@@ -36,6 +39,11 @@ CASES = FACTS["logp_cases"]
 LOSSES = [case for case in FACTS["loss_cases"] if case["estimate_for_nonpositive"] != "zero"]
 # weight of the upper bound where A ≤ 0
 WEIGHTS = {"elbo": 0.0, "eubo": 1.0, "mix": 0.5}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return golden_llada()
 
 
 def key(case: dict[str, str]) -> str:
@@ -85,7 +93,7 @@ def estimators(case: str, **settings: float) -> tuple[Sandwich, Corruption]:
 def assert_per_token(value: Tensor | None, expected: Tensor) -> None:
     """Ours is in nats per completion, theirs per token."""
     assert value is not None
-    torch.testing.assert_close(value / LENGTHS, expected, rtol=1e-5, atol=0)
+    assert_agrees("stabledrl value", value / LENGTHS, expected)
 
 
 @pytest.mark.parametrize("case", [case["key"] for case in CASES])
@@ -121,10 +129,9 @@ def test_scores_with_other_settings(case: str, estimate: str, beta: float, weigh
     assert_per_token(likelihood.negative_score, expected)
 
 
-@pytest.mark.parametrize("case", LOSSES, ids=key)
-def test_losses(case: dict[str, object]) -> None:
+def objective(case: dict[str, object]) -> tuple[Algorithm, Batch]:
+    """The released code's objective from our parts, on the masks of a case."""
     name = str(case["key"])
-    sequences = sequences_of(name)
     estimator, corruption = estimators(
         name, upper_bound_weight=WEIGHTS[str(case["estimate_for_nonpositive"])]
     )
@@ -134,23 +141,51 @@ def test_losses(case: dict[str, object]) -> None:
     }
     if not case["use_snis"]:
         rules = {"clipping": clipping.uniform, "normalization": normalization.length_weighted}
-    advantages = GOLDEN[f"{name}/advantages"][None]
     old = LENGTHS * GOLDEN.get(f"{name}/ref_elbo", torch.zeros(4))
     batch = Batch(
-        sequences=sequences,
+        sequences=sequences_of(name),
         corruption=corruption,
         group_size=4,
-        advantage=advantages,
+        advantage=GOLDEN[f"{name}/advantages"][None],
         verdict=torch.ones(1, 4, dtype=torch.bool),
         old=Likelihood(old, old),
     )
-    chosen = algorithm(estimator=estimator, ratio=PER_TOKEN, **rules)
-    output = chosen.loss(Recorded(name), batch)
-    torch.testing.assert_close(output.loss, torch.tensor(case["loss"]), rtol=1e-5, atol=1e-6)
+    return algorithm(estimator=estimator, ratio=PER_TOKEN, **rules), batch
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=key)
+def test_losses(case: dict[str, object]) -> None:
+    chosen, batch = objective(case)
+    output = chosen.loss(Recorded(str(case["key"])), batch)
+    assert_agrees("stabledrl loss", output.loss, torch.tensor(case["loss"]), atol=1e-6)
     if case["ref"] != "none":  # what the code reports of its ratios, before any cap
         for ours, theirs in (("max", "iw_max"), ("mean", "iw_mean")):
             reported = float(output.metrics[f"train/ratio/{ours}"])
             assert reported == pytest.approx(case[theirs], rel=1e-5)
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=key)
+def test_gradients_on_the_published_model(case: dict[str, object], policy: Policy) -> None:
+    """Loss and gradient from the model's own log-probabilities instead of the recorded ones."""
+    chosen, batch = objective(case)
+    loss = chosen.loss(policy, batch).loss
+    assert_agrees("stabledrl loss", loss, torch.tensor(case["loss"]), atol=1e-6)
+    native = policy.backbone.model
+    weights = [native.norm.weight, native.layers[0].input_layernorm.weight]
+    names = ("grad_final_norm", "grad_block0_attn_norm")
+    for found, name in zip(torch.autograd.grad(loss, weights), names, strict=True):
+        published = GOLDEN[f"{case['key']}/{name}"]
+        assert_agrees("stabledrl gradient", found, published)
+
+
+@pytest.mark.parametrize("case", [case["key"] for case in CASES if not case["left_padded_prompt"]])
+@torch.no_grad()
+def test_scores_of_the_published_model(case: str, policy: Policy) -> None:
+    """With padding on the left that code shows it to the model, and perturbs it: not ours."""
+    estimator, corruption = estimators(case, upper_bound_weight=0.5)
+    likelihood = estimator(policy, sequences_of(case), corruption)
+    assert_per_token(likelihood.value, GOLDEN[f"{case}/elbo"])
+    assert_per_token(likelihood.negative_score, GOLDEN[f"{case}/mix_neg"])
 
 
 BLOCKS = [case for case in CASES if case["forward_type"] == "block_random"]

@@ -1,14 +1,15 @@
 """Agreement with published code: gradients recorded from verl, TRL and StableDRL.
 
 Not compared, because our form differs on purpose: verl's grid at and beyond its clamp of ±20 (no
-gradient there; ours keeps the clamped weight), verl's CISPO below its lower bound of 0.8 and on
-the sequences (`unconditional` with ε = 4 has no lower bound; TRL's CISPO has none either and is
-compared), k3 outside verl's value clamp of ±10.
-Losses are compared only where they are −Σ c·A·ℓ: PPO's loss −min(ρA, …) has our gradient and
-another value; its value is −c·A for every sample that is kept.
+gradient there; ours keeps the clamped weight), k3 outside verl's value clamp of ±10. verl's CISPO
+has a lower bound of 0.8, which none of our clippings has beside 1+ε = 5 (nor has TRL's CISPO): on
+the grid it is compared above that bound, on the sequences it is a clipping of one's own.
+PPO's loss −min(ρA, …) has our gradient and another value than −Σ c·A·ℓ: what is dropped adds the
+bound that it went over, what is kept −c·A.
 """
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from stabledrl.functional import advantage as advantages
 from stabledrl.functional import clipping, kl, normalization, ratio
 from stabledrl.functional.objective import policy_loss
 from stabledrl.functional.reduce import masked_mean, masked_sum
+from tests.published import assert_agrees
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN = load_file(FOLDER / "objectives.safetensors")
@@ -161,8 +163,56 @@ def test_sequences_of_verl_and_trl(case, level, clip, norm, factor, shape, coeff
     loss.backward()
     expected = GOLDEN[f"{case}/grad"]
     torch.testing.assert_close(leaf.grad * factor, expected, rtol=1e-5, atol=1e-7)
-    if "cispo" in case:
-        torch.testing.assert_close(loss, GOLDEN[f"{case}/loss"], rtol=1e-5, atol=1e-6)
+    peer = "trl" if case.startswith("trl") else "verl"
+    assert_agrees(f"{peer} gradient", leaf.grad * factor, expected)
+    value = loss
+    if "cispo" not in case:
+        bound = beyond(clip.keywords, d, advantage)
+        _, keep = clip(d, advantage)
+        weight = norm(torch.where(keep, d, bound), mask, length, 16)
+        # how often a unit counts: a token once, a completion as its score counts its tokens
+        times = torch.ones_like(d) if level == TOKEN else score(length.float(), length)
+        value = policy_loss(times, advantage, weight)
+    assert_agrees(f"{peer} loss", value * factor, GOLDEN[f"{case}/loss"], atol=1e-6)
+
+
+def beyond(bounds, log_ratio, advantage):
+    """The logarithm of the bound that a dropped log-ratio went over."""
+    low, high = math.log(1 - bounds["epsilon_low"]), math.log(1 + bounds["epsilon_high"])
+    cap = math.log(bounds.get("cap", 1 + bounds["epsilon_high"]))
+    above = torch.where(advantage[..., None] < 0, cap, high)
+    return torch.where(log_ratio < 0, low, above)
+
+
+CISPO = load_file(FOLDER / "objectives_cispo.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("mode", "norm", "factor"),
+    [
+        ("token-mean", normalization.token, 1),
+        ("seq-mean-token-sum", normalization.group, 1),
+        ("seq-mean-token-mean", normalization.sequence_token_mean, 1),
+        ("seq-mean-token-sum-norm", normalization.fixed_length, 4),
+    ],
+)
+def test_cispo_of_verl_is_a_clipping_of_ones_own(mode, norm, factor, coefficient):
+    def clip(log_ratio, advantage):
+        kept = torch.ones_like(log_ratio, dtype=torch.bool)
+        return log_ratio.clamp(math.log(0.8), math.log(5)), kept
+
+    policy = GOLDEN["seq/logp"][None].clone().requires_grad_()
+    counted = GOLDEN["seq/mask"].bool()[None]
+    advantage, length = GOLDEN["seq/advantage"][None, :, 0], counted.sum(-1)
+    d = ratio.token_log_ratio(policy, GOLDEN["seq/old_logp"][None], length)
+    assert ((d < math.log(0.8)) & counted).any()
+    c = coefficient(clip, norm, d, advantage, counted, length, 16)
+    loss = policy_loss(ratio.token_score(policy, length), advantage, c) * factor
+    case = f"seq/cispo_low0.2_high4/{mode}"
+    torch.testing.assert_close(loss.detach(), CISPO[f"{case}/loss"], rtol=1e-5, atol=1e-6)
+    loss.backward()
+    expected = CISPO[f"{case}/grad"]
+    torch.testing.assert_close(policy.grad[0], expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -173,16 +223,19 @@ def test_k3_of_trl(name, level):
     counted = GOLDEN["seq/mask"].bool()
     divergence = kl.k3(GOLDEN["trl/ref_logp"] - policy)
     mean = masked_mean(divergence, counted)
-    if name == "grpo":  # kl.level=token is this one
+    # kl.level=pooled; the level `token` averages each completion first
+    if name == "grpo":
         mean = masked_mean(divergence, counted, -1).mean()
     if name == "dr_grpo":
         mean = masked_sum(divergence, counted) / counted.numel()
     (gradient,) = torch.autograd.grad(0.04 * mean, policy)
     with_kl, without = (f"trl/{name}_{level}_beta{beta}_deltaNone" for beta in ("0.04", "0.0"))
+    whole = GOLDEN[f"{without}/grad"] + gradient
+    torch.testing.assert_close(whole, GOLDEN[f"{with_kl}/grad"], rtol=1e-5, atol=1e-7)
     difference = GOLDEN[f"{with_kl}/grad"] - GOLDEN[f"{without}/grad"]
     torch.testing.assert_close(gradient, difference, rtol=1e-4, atol=1e-7)
-    difference = GOLDEN[f"{with_kl}/loss"] - GOLDEN[f"{without}/loss"]
-    torch.testing.assert_close(0.04 * mean.detach(), difference, rtol=1e-3, atol=1e-7)
+    whole = GOLDEN[f"{without}/loss"] + 0.04 * mean.detach()
+    torch.testing.assert_close(whole, GOLDEN[f"{with_kl}/loss"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", [kl.k1, kl.k2, kl.k3], ids=lambda value: value.__name__)
