@@ -17,6 +17,26 @@ ABSENT = "–"
 Setting = tuple[str, dict[str, str]]  # name, and its value in each arm
 
 
+def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each task, by its name: solve rates of different tasks are no ranking.
+
+    A run that failed before it had settings goes with those of the same overrides, or the first.
+    """
+    tasks = {run.directory: _task(run) for run in runs if run.settings}
+    like = {(run.directory.parent, run.overrides): _task(run) for run in runs if run.settings}
+    first = next(iter(tasks.values()), "")
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        guess = like.get((run.directory.parent, run.overrides), first)
+        found.setdefault(tasks.get(run.directory, guess), []).append(run)
+    return found
+
+
+def _task(run: Run) -> str:
+    """Name of the class of its task."""
+    return str(run.settings.get("task._target_", "")).rpartition(".")[2]
+
+
 def label_arms(runs: Sequence[Run]) -> list[Run]:
     """The runs with their arms named, in the natural order of arm and seed.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from stabledrl.diagnostics.arms import label_arms, select_arms, without_repeats
+from stabledrl.diagnostics.arms import by_task, label_arms, select_arms, without_repeats
 from stabledrl.diagnostics.figures import COLLAPSE, Drawing, draw
 from stabledrl.diagnostics.runs import Run
-from stabledrl.diagnostics.summaries import ArmSummary, summarize
+from stabledrl.diagnostics.summaries import ArmSummary, ranked, summarize
 from stabledrl.diagnostics.tables import (
     arm_table,
     markdown,
@@ -24,7 +25,7 @@ from stabledrl.diagnostics.tables import (
 NOTES = (
     "An arm is the runs that differ in nothing but their seed; of runs with the same settings and "
     "seed one is kept. Numbers of an arm are over its finished runs: mean ± sample standard "
-    "deviation.",
+    "deviation. Arms are in the order of their final held-out solve rate, each task by itself.",
     "Collapsed: the 10-phase mean of the training solve rate falls below half its running maximum "
     "and is not back above 60 % of it by the end. The interval is Wilson's, 95 %.",
     "First signal: what most often moved first among the collapsed runs. Peak gradient norm: the "
@@ -37,23 +38,41 @@ NOTES = (
 )
 
 
+@dataclass(frozen=True)
+class Section:
+    """The runs of one task. title: its name, empty where there is no other."""
+
+    title: str
+    runs: Sequence[Run]
+    drawings: Sequence[Drawing]
+
+    @property
+    def arms(self) -> list[ArmSummary]:
+        """In the order of their final held-out solve rate."""
+        return ranked(summarize(self.runs))
+
+
 def write_report(
     runs: Sequence[Run], directory: Path, title: str, arms: Sequence[str] = ()
 ) -> Path:
-    """Compare runs in `directory`; returns the path of report.html.
+    """Compare runs in `directory`, those of each task by themselves; returns report.html's path.
 
     arms: patterns of the labels of those to keep, all if there are none. Raises ValueError if none
     of the runs has finished, as there would be nothing to compare, or a pattern matches no arm.
     """
     if not any(run.status == "finished" for run in runs):
         raise ValueError(f"no finished run among {len(runs)}")
-    runs = select_arms(label_arms(without_repeats(runs)), arms)
+    tasks = by_task(without_repeats(runs)).values()
+    kept = by_task(select_arms([run for members in tasks for run in label_arms(members)], arms))
     directory.mkdir(parents=True, exist_ok=True)
-    drawings = draw(runs, directory / "figures")
-    sentences = [sentence(arm) for arm in summarize(runs)]
-    (directory / "report.md").write_text(_markdown(runs, drawings, title, sentences))
+    sections = []
+    for task, members in kept.items():
+        alone = len(kept) == 1
+        drawings = draw(members, directory / "figures" / ("" if alone else task))
+        sections.append(Section("" if alone else task, members, drawings))
+    (directory / "report.md").write_text(_markdown(sections, directory, title))
     page = directory / "report.html"
-    page.write_text(_html(runs, drawings, title, sentences))
+    page.write_text(_html(sections, title))
     return page
 
 
@@ -82,33 +101,29 @@ def origin(runs: Iterable[Run]) -> str:
     return "; ".join(told)
 
 
-def _markdown(
-    runs: Sequence[Run], drawings: Sequence[Drawing], title: str, sentences: Sequence[str]
-) -> str:
-    pictures = [
-        f"![{drawing.title}](figures/{drawing.path.name})\n\n{drawing.caption}"
-        for drawing in drawings
-    ]
-    settings = settings_table(runs)
-    parts = [
-        f"# {plain(title)}",
-        "\n".join(f"- {plain(line)}" for line in sentences),
-        "## Arms",
-        markdown(arm_table(summarize(runs))),
-        *(["## Figures", *pictures] if pictures else []),
-        "## Runs",
-        markdown(run_table(runs)),
-        *(["## Settings that differ", markdown(settings)] if settings.rows else []),
-        "## How to read this",
-        *NOTES,
-        plain(origin(runs)),
-    ]
+def _markdown(sections: Sequence[Section], directory: Path, title: str) -> str:
+    parts = [f"# {plain(title)}"]
+    for section in sections:
+        settings = settings_table(section.runs)
+        pictures = [
+            f"![{item.title}]({item.path.relative_to(directory)})\n\n{item.caption}"
+            for item in section.drawings
+        ]
+        of = f" ({plain(section.title)})" if section.title else ""
+        parts += [
+            f"## Arms{of}",
+            "\n".join(f"- {plain(sentence(arm))}" for arm in section.arms),
+            markdown(arm_table(section.arms)),
+            *([f"## Figures{of}", *pictures] if pictures else []),
+            f"## Runs{of}",
+            markdown(run_table(section.runs)),
+            *([f"## Settings that differ{of}", markdown(settings)] if settings.rows else []),
+        ]
+    parts += ["## How to read this", *NOTES, plain(origin(_all_runs(sections)))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _html(
-    runs: Sequence[Run], drawings: Sequence[Drawing], title: str, sentences: Sequence[str]
-) -> str:
+def _html(sections: Sequence[Section], title: str) -> str:
     """One file that needs no other: the pictures are inside."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -119,11 +134,24 @@ def _html(
     )
     return environment.get_template("report.html.j2").render(
         title=title,
-        sentences=sentences,
-        arms=arm_table(summarize(runs)),
-        runs=run_table(runs),
-        settings=settings_table(runs),
-        figures=[(item, base64.b64encode(item.path.read_bytes()).decode()) for item in drawings],
+        sections=[
+            {
+                "title": section.title,
+                "sentences": [sentence(arm) for arm in section.arms],
+                "arms": arm_table(section.arms),
+                "runs": run_table(section.runs),
+                "settings": settings_table(section.runs),
+                "figures": [
+                    (item, base64.b64encode(item.path.read_bytes()).decode())
+                    for item in section.drawings
+                ],
+            }
+            for section in sections
+        ],
         notes=NOTES,
-        origin=origin(runs),
+        origin=origin(_all_runs(sections)),
     )
+
+
+def _all_runs(sections: Iterable[Section]) -> list[Run]:
+    return [run for section in sections for run in section.runs]

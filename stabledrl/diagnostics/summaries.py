@@ -73,6 +73,16 @@ def summarize(runs: Iterable[Run]) -> list[ArmSummary]:
     return [_summary(arm, list(members)) for arm, members in groupby(runs, lambda run: run.arm)]
 
 
+def ranked(summaries: Iterable[ArmSummary]) -> list[ArmSummary]:
+    """Best final held-out solve rate first, arms without one last; equals stay in order."""
+    return sorted(
+        summaries,
+        key=lambda arm: (
+            math.inf if math.isnan(arm.final_held_out.mean) else -arm.final_held_out.mean
+        ),
+    )
+
+
 def _summary(arm: str, runs: Sequence[Run]) -> ArmSummary:
     finished = [run for run in runs if run.status == "finished"]
     verdicts = [run.verdict for run in finished if run.verdict is not None]

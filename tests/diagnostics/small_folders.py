@@ -19,8 +19,9 @@ def run_folder(
     summary: Mapping[str, object] | None = None,
     choices: Mapping[str, str | None] | None = None,
     validations: bool = True,
+    held_out: float = 0.5,
 ) -> Path:
-    """A run of one update per phase; val/solved is 0.25 at the start and 0.5 at the end.
+    """A run of one update per phase; val/solved is 0.25 at the start and `held_out` at the end.
 
     summary: None leaves a finished one. choices: None leaves none.
     """
@@ -29,7 +30,7 @@ def run_folder(
     (directory / "config.yaml").write_text(yaml.safe_dump(plain))
     lines = [f"{step},{step},0.0,{rate},{step + 1.0},\n" for step, rate in enumerate(solved)]
     if validations:
-        lines = ["0,,,,,0.25\n", *lines, f"{len(solved)},,,,,0.5\n"]
+        lines = ["0,,,,,0.25\n", *lines, f"{len(solved)},,,,,{held_out}\n"]
     (directory / "metrics.csv").write_text(HEAD + "".join(lines))
     ended = {"status": "finished", "optimized_metric": 0.5} if summary is None else summary
     if ended:

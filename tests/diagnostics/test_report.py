@@ -57,6 +57,30 @@ def test_a_report_of_arms_with_a_failure(tmp_path):
     assert "it &lt;b&gt;broke&lt;/b&gt; \\| badly" in text
 
 
+def test_tasks_are_ranked_apart(tmp_path):
+    rates = {("Sudoku", 1): 0.25, ("Sudoku", 2): 0.75, ("Countdown", 1): 0.5, ("Countdown", 2): 0.4}
+    folders = [
+        run_folder(
+            tmp_path / f"{task}-{lr}",
+            settings={"task": {"_target_": f"stabledrl.tasks.{task}"}, "lr": lr},
+            held_out=rate,
+        )
+        for (task, lr), rate in rates.items()
+    ]
+    write_report([read_run(folder) for folder in folders], tmp_path / "report", "Two tasks")
+    text = (tmp_path / "report/report.md").read_text()
+    heads = ["## Arms (Sudoku)", "- lr=2:", "- lr=1:", "## Arms (Countdown)", "- lr=1:", "- lr=2:"]
+    places = [0]
+    for head in heads:  # each after the one before
+        places.append(text.index(head, places[-1]))
+    linked = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert {name.split("/")[1] for name in linked} == {"Sudoku", "Countdown"}
+    assert all((tmp_path / "report" / name).is_file() for name in linked)
+    seen = Tags((tmp_path / "report/report.html").read_text())
+    assert len(seen.pictures) == len(linked)
+    assert "Figures (Countdown)" in seen.text
+
+
 def test_one_run_without_validations(tmp_path):
     run = read_run(run_folder(tmp_path / "r", settings={"k": 1}, validations=False))
     write_report([run], tmp_path / "new" / "folder", "One")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from stabledrl.diagnostics.arms import (
+    by_task,
     label_arms,
     natural,
     select_arms,
@@ -141,6 +142,21 @@ def test_arms_are_kept_by_patterns_of_their_labels():
     assert [run.arm for run in select_arms(runs, ["* b=2", "a=2"])] == ["a=1 b=2"] * 2 + ["a=2"]
     with pytest.raises(ValueError, match=r"no arm matches 'b=2'; arms: a=1 b=2; a=1 b=3; a=2"):
         select_arms(runs, ["a=1*", "b=2"])
+
+
+def test_runs_are_told_apart_by_task_and_failed_ones_by_their_overrides():
+    def run(name, task, *overrides):
+        settings = {"task._target_": f"stabledrl.tasks.{task}"} if task else {}
+        return Run(Path("sweep") / name, settings=settings, overrides=overrides)
+
+    runs = [
+        run("0", "Sudoku", "lr=1"),
+        run("1", "Countdown", "task=countdown"),
+        run("2", None, "task=countdown"),  # another seed of run 1
+        run("3", None, "lr=3"),  # of nothing that is known
+    ]
+    assert by_task(runs) == {"Sudoku": [runs[0], runs[3]], "Countdown": [runs[1], runs[2]]}
+    assert by_task(runs[2:]) == {"": runs[2:]}
 
 
 def test_a_repeat_is_no_further_evidence(tmp_path):
