@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stabledrl.declarations import declares
 from stabledrl.functional.kl import k3
-from stabledrl.functional.reduce import masked_mean
+from stabledrl.functional.reduce import masked_mean, masked_sum
 from stabledrl.types import Likelihood, Scorer, Sequences
 
 Divergence = Callable[[Tensor], Tensor]
@@ -43,6 +43,18 @@ def divided(
     return mean_of_groups(value, verdict)
 
 
+def per_token(
+    divergence: Divergence,
+    policy: Likelihood,
+    reference: Likelihood,
+    sequences: Sequences,
+    verdict: Bool[Tensor, "group member"],
+) -> Float[Tensor, ""]:
+    """Mean of k(δ/L): δ per token as in ratio=per_token (UniGRPO, arXiv 2505.15809)."""
+    delta = (reference.value - policy.value) / sequences.length.clamp(min=1)
+    return mean_of_groups(divergence(delta), verdict)
+
+
 @declares(needs_token_values=True)
 def token(
     divergence: Divergence,
@@ -65,8 +77,9 @@ def fixed_length(
     verdict: Bool[Tensor, "group member"],
 ) -> Float[Tensor, ""]:
     """Mean of Σ_k k(δ_k)/R over completions, R the length they are sampled with (TraceRL)."""
-    value = divergence(token_delta(policy, reference)) * sequences.completion_mask
-    return mean_of_groups(value.sum(-1) / value.shape[-1], verdict)
+    value = divergence(token_delta(policy, reference))
+    total = masked_sum(value, sequences.completion_mask, -1)
+    return mean_of_groups(total / value.shape[-1], verdict)
 
 
 @declares(needs_token_values=True, needs_whole_step=True)
@@ -105,8 +118,8 @@ def mean_of_groups(
 class DivergencePenalty:
     """β·KL, averaged as the level says over what has a verdict.
 
-    coefficient: β; 0 evaluates nothing. divergence: k1, k2 or k3. level: sequence, divided, token,
-    fixed_length, pooled.
+    coefficient: β; 0 evaluates nothing. divergence: k1, k2 or k3. level: sequence, divided,
+    per_token, token, fixed_length, pooled.
     reference: `frozen` (the policy training started from) or `rollout` (the one that sampled).
     """
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.functional.kl import k1, k2, k3
-from stabledrl.penalty import DivergencePenalty, divided, fixed_length, pooled, sequence, token
+from stabledrl.penalty import (
+    DivergencePenalty,
+    divided,
+    fixed_length,
+    per_token,
+    pooled,
+    sequence,
+    token,
+)
 from stabledrl.types import Batch, Likelihood
 from tests.phases import (
     GROUPS,
@@ -50,7 +58,9 @@ def prepared(penalty: DivergencePenalty, token_values: bool = False) -> tuple[ob
 
 
 @pytest.mark.parametrize("divergence", FORMULAS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("level", [sequence, divided, *OF_TOKENS], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "level", [sequence, divided, per_token, *OF_TOKENS], ids=lambda f: f.__name__
+)
 def test_value_and_gradient(
     divergence: Callable[[Tensor], Tensor], level: Callable[..., Tensor]
 ) -> None:
@@ -75,7 +85,7 @@ def test_value_and_gradient(
             value = (formula(delta) * sequences.completion_mask).sum(-1)
             value = value / (length if level is token else LENGTH)
         else:
-            value = formula(delta.sum(-1))
+            value = formula(delta.sum(-1) / (length if level is per_token else 1))
             if level is divided:
                 value = value / length
         value = value.view(GROUPS, MEMBERS)

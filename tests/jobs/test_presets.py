@@ -1,6 +1,7 @@
 """Presets have the numbers of the papers and recipes they are named after, and each trains."""
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from stabledrl.config import validate
@@ -20,7 +21,7 @@ PARTS = {
     "diffu_grpo": "MeanField token_score paired conditional token centered"
     " 0.04·k3·pooled·frozen none",
     "unigrpo": "Elbo per_token_score paired conditional group standardized"
-    " 0.04·k3·divided·frozen none",
+    " 0.04·k3·per_token·frozen none",
     "coupled_grpo": "CoupledToken token_score paired conditional token leave_one_out"
     " 0.01·k3·pooled·frozen none",
     "wd1": "MeanField sequence_score independent uniform unnormalized softmax 0 none",
@@ -28,7 +29,7 @@ PARTS = {
     "espo": "Coupled per_token_score paired conditional group leave_one_out"
     " 0.01·k2·divided·frozen none",
     "gdpo": "Quadrature per_token_score paired conditional group centered 0 none",
-    "trace_rl": "Trajectory token_score independent conditional fixed_length standardized"
+    "trace_rl": "Trajectory token_score shared conditional fixed_length standardized"
     " 0.01·k3·fixed_length·rollout accuracy_range",
     "dapo": "MeanField token_score paired conditional token standardized 0 nonzero_std",
 }
@@ -91,6 +92,8 @@ NUMBERS = {
         "clipping.epsilon_high": 0.2,
         "estimator.shrink": 1,
         "estimator.draws": None,
+        "advantage.sample_standard_deviation": False,
+        "advantage.epsilon": 1e-8,
         "group_filter.lowest": 0.2,
         "group_filter.highest": 0.8,
         "rollout.inner_updates": 1,
@@ -123,6 +126,17 @@ def parts(cfg):
     )
 
 
+CHOSEN = {"estimator", "ratio", "masking", "clipping", "normalization", "advantage", "kl"}
+
+
+@pytest.mark.parametrize("preset", sorted(set(PARTS) - {"stabledrl_positive"}))
+def test_a_preset_leaves_no_switch_of_the_objective_to_others(preset):
+    written = yaml.safe_load((ROOT / f"conf/algorithm/{preset}.yaml").read_text())
+    groups = {key.removeprefix("override /") for item in written["defaults"] for key in item}
+    assert groups == CHOSEN | {"group_filter"}
+    assert written["masking"]["pairing"]
+
+
 def test_every_preset_is_looked_at():
     presets = {path.stem for path in (ROOT / "conf/algorithm").glob("*.yaml")}
     assert presets == set(PARTS) == set(NUMBERS)
@@ -138,8 +152,9 @@ def test_a_preset_is_what_its_paper_says(preset):
 
 @pytest.mark.parametrize("preset", PARTS)
 def test_every_preset_trains(preset, tmp_path):
-    # nothing of this task is solved, which leaves no group to a filter
-    cfg = small(tmp_path, f"algorithm={preset}", "group_filter=none")
+    # nothing of this task is solved, which leaves no group to TraceRL's filter
+    wider = ["group_filter.lowest=0.0"] * (preset == "trace_rl")
+    cfg = small(tmp_path, f"algorithm={preset}", *wider)
     validate(cfg)
     train(cfg)
     updates = [row for row in rows(tmp_path) if "train/loss" in row]
