@@ -60,9 +60,7 @@ def probe(
     }
     chosen, why_not = enumerable(prober.phases[0].sequences.length, exact_completions)
     groups = cfg.rollout.prompts_per_batch
-    value, negative = (
-        prober.accuracy(chosen, exact_repetitions) if len(chosen) else (None, None)
-    )
+    value, negative = prober.accuracy(chosen, exact_repetitions) if len(chosen) else (None, None)
     found = Findings(
         estimator=type(prober.algorithm.estimator).__name__,
         pairing=cfg.masking.pairing,
