@@ -156,7 +156,8 @@ def draw(probes: Sequence[Probed], path: Path) -> None:
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for index, (name, points) in enumerate(curves(probes).items()):
+    lines = sorted(curves(probes).items(), key=lambda line: line[0] not in UNBIASED)
+    for index, (name, points) in enumerate(lines):
         look, unbiased = style(index), name in UNBIASED
         axes.loglog(
             *zip(*points, strict=True),
