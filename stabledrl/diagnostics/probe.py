@@ -37,6 +37,25 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Evaluations:
+    """One evaluation of an estimator on whole groups: how it scatters and what it costs.
+
+    std: root of the mean variance of L̂ over draws, in nats. group_std: the same of L̂ minus its
+    group's mean, times √(G/(G−1)): what is left where members are compared. It is std where masks
+    of members are independent, more or less where strata tie them. forwards: rows the model scored
+    per completion, counted. time: that of the scoring, in forward passes of the completion, each
+    measured beside it.
+    """
+
+    completions: int
+    repetitions: int
+    std: float
+    group_std: float
+    forwards: float
+    time: float
+
+
+@dataclass(frozen=True)
 class Noise:
     """Log-ratios at θ = θ_old.
 
@@ -83,6 +102,17 @@ def accuracy(
         bias_error=float((variance.sum() / repetitions).sqrt() / samples),
         std=float(variance.mean().sqrt()),
     )
+
+
+def group_spread(value: Float[Tensor, "repetition group member"]) -> tuple[float, float]:
+    """std and group_std of `Evaluations` from R ≥ 2 evaluations; equal for groups of one."""
+    value = value.double()
+    size = value.shape[-1]
+    std = float(value.var(0).mean().sqrt())
+    if size == 1:
+        return std, std
+    within = (value - value.mean(-1, keepdim=True)).var(0).mean() * size / (size - 1)
+    return std, float(within.sqrt())
 
 
 def noise(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stabledrl.diagnostics.probe import Accuracy, Noise, Spread, ordered
+from stabledrl.diagnostics.probe import Accuracy, Evaluations, Noise, Spread, ordered
 
 NOISE_LIMIT = 0.5  # nats; docs/metrics.md, train/ratio/noise_std
 BYPASS_LIMIT = 0.02  # share of counted entries
@@ -20,7 +20,9 @@ class Findings:
     pairing: the configured one, a key of `noise`. by_draws: noise under independent masks by number
     of mask draws, empty for an estimator without any. negatives: share of counted completions with
     A < 0. unbounded: the configured clipping leaves negatives unbounded. spreads: by rule.
-    accuracy: None where nothing was enumerated, and `not_enumerated` says why.
+    accuracy: None where nothing was enumerated, and `not_enumerated` says why. negative_accuracy:
+    that of the score for A ≤ 0, None where one score serves both. evaluations: of the estimator on
+    whole groups.
     """
 
     estimator: str
@@ -31,6 +33,8 @@ class Findings:
     unbounded: bool
     spreads: Mapping[str, Spread]
     accuracy: Accuracy | None
+    negative_accuracy: Accuracy | None
+    evaluations: Evaluations
     not_enumerated: str
 
     @property
@@ -131,6 +135,8 @@ def page(found: Findings, heading: str) -> str:
             "All at θ = θ_old, before any training.",
             "## Estimator against exact",
             _accuracy_text(found),
+            "## One evaluation: spread and cost",
+            _evaluations_text(found.evaluations),
             "## Log-ratio noise and predicted bypass",
             _noise_table("masks", found.noise),
             "`paired` and `shared` are 0 by construction; this is their measured value. Share of "
@@ -145,16 +151,32 @@ def page(found: Findings, heading: str) -> str:
 
 
 def _accuracy_text(found: Findings) -> str:
-    item = found.accuracy
-    if item is None:
+    if found.accuracy is None:
         return f"Not enumerated: {found.not_enumerated}."
-    header = ("completions", "draws of each", "exact", "bias", "± error", "std")
+    header = ("of", "completions", "draws of each", "exact", "bias", "± error", "std")
+    rows = [_accuracy_row("value", found.accuracy)]
+    if found.negative_accuracy is not None:
+        rows.append(_accuracy_row("score where A ≤ 0", found.negative_accuracy))
+    return _table(header, rows) + "\n\nNats per completion; exact: the order-averaged ELBO."
+
+
+def _accuracy_row(name: str, item: Accuracy) -> tuple[str, ...]:
+    numbers = (f"{value:.4g}" for value in (item.exact, item.bias, item.bias_error, item.std))
+    return (name, str(item.completions), str(item.repetitions), *numbers)
+
+
+def _evaluations_text(item: Evaluations) -> str:
+    header = ("completions", "draws of each", "std", "std in the group", "forwards", "time")
     row = (
         str(item.completions),
         str(item.repetitions),
-        *(f"{value:.4g}" for value in (item.exact, item.bias, item.bias_error, item.std)),
+        *(f"{value:.4g}" for value in (item.std, item.group_std, item.forwards, item.time)),
     )
-    return _table(header, [row]) + "\n\nNats per completion; exact: the order-averaged ELBO."
+    return _table(header, [row]) + (
+        "\n\nNats per completion. In the group: of the value minus its group's mean, "
+        "√(G/(G−1)) times, which is std where members share nothing. Forwards: rows the model "
+        "scored per completion. Time: in forward passes of a completion, timed beside it."
+    )
 
 
 def _draws_section(found: Findings) -> list[str]:

@@ -40,6 +40,7 @@ def probe(
     gradient_draws: Annotated[int, Ge(2)],
     exact_completions: Annotated[int, Ge(0)] | None,
     exact_repetitions: Annotated[int, Ge(2)],
+    evaluations: Annotated[int, Ge(2)],
     clippings: DictConfig,
     normalizations: DictConfig,
 ) -> float:
@@ -59,6 +60,7 @@ def probe(
     }
     chosen, why_not = enumerable(prober.phases[0].sequences.length, exact_completions)
     groups = cfg.rollout.prompts_per_batch
+    value, negative = prober.accuracy(chosen, exact_repetitions) if len(chosen) else (None, None)
     found = Findings(
         estimator=type(prober.algorithm.estimator).__name__,
         pairing=cfg.masking.pairing,
@@ -67,7 +69,9 @@ def probe(
         negatives=float((prober.advantage < 0)[prober.verdict].float().mean().nan_to_num()),
         unbounded=leaves_negatives_unbounded(prober.algorithm.clipping),
         spreads=prober.spreads(build_rules(clippings, normalizations), gradient_draws, groups),
-        accuracy=prober.accuracy(chosen, exact_repetitions) if len(chosen) else None,
+        accuracy=value,
+        negative_accuracy=negative,
+        evaluations=prober.evaluations(evaluations),
         not_enumerated=why_not,
     )
     _tell(record, found)
@@ -145,6 +149,10 @@ def numbers(found: Findings) -> dict[str, Any]:
         "by_draws": {str(number): asdict(item) for number, item in found.by_draws.items()},
         "negatives": found.negatives,
         "exact": asdict(found.accuracy) if found.accuracy else None,
+        "exact_negative_score": asdict(found.negative_accuracy)
+        if found.negative_accuracy
+        else None,
+        "evaluations": asdict(found.evaluations),
         "not_enumerated": found.not_enumerated,
         "gradient": {
             name: {**asdict(item), "relative": item.relative}

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.algorithm import BYPASS_EPSILON, Algorithm
-from stabledrl.diagnostics.probe import Accuracy, Noise, Spread, accuracy, gradient_norm, noise
+from stabledrl.diagnostics.probe import (
+    Accuracy,
+    Evaluations,
+    Noise,
+    Spread,
+    accuracy,
+    gradient_norm,
+    group_spread,
+    noise,
+)
 from stabledrl.diagnostics.probe import spread as spread_of
 from stabledrl.estimators.exact import Exact
+from stabledrl.estimators.mean_field import MeanField
 from stabledrl.penalty import DivergencePenalty
 from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
@@ -119,8 +131,11 @@ class Probe:
                 norms[name].append(gradient_norm(loss, parameters))
         return {name: spread_of(torch.tensor(values)) for name, values in norms.items()}
 
-    def accuracy(self, completions: Tensor, repetitions: int) -> Accuracy:
-        """The estimator against the order-averaged ELBO on chosen samples of the first phase."""
+    def accuracy(self, completions: Tensor, repetitions: int) -> tuple[Accuracy, Accuracy | None]:
+        """The estimator against the order-averaged ELBO on chosen samples of the first phase.
+
+        Of its value and, where it has one, of the score that serves A ≤ 0 (`negative_score`).
+        """
         sequences, count = self.phases[0].sequences[completions], len(completions)
         exact = Exact()
         generator = keyed_generator("probe", self.seed, "exact")
@@ -129,8 +144,64 @@ class Probe:
         # all repetitions as one long batch, in groups of one: no strata tie samples to each other
         many = sequences[torch.arange(count).repeat(repetitions)]
         corruption = self.algorithm.estimator.draw(many, 1, generator)
-        value = self.algorithm.likelihood(self.policy, many, corruption, self.rows).value
-        return accuracy(value.view(repetitions, count), truth)
+        found = self.algorithm.likelihood(self.policy, many, corruption, self.rows)
+        negative = found.negative_score
+        return (
+            accuracy(found.value.view(repetitions, count), truth),
+            None if negative is None else accuracy(negative.view(repetitions, count), truth),
+        )
+
+    def evaluations(self, repetitions: int) -> Evaluations:
+        """The estimator on the first phase, R ≥ 2 times, in the groups of training.
+
+        Each time one forward pass of every completion is timed beside it: whatever else the
+        machine does slows both.
+        """
+        phase, counting = self.phases[0], Counting(self.policy)
+        single = replace(self.algorithm, estimator=MeanField(prompt_mask_probability=0.0))
+        self._timed(single, self.policy, phase, 0)  # the first pass of all pays for warming up
+        values, times = [], []
+        for repetition in range(repetitions):
+            value, seconds = self._timed(self.algorithm, counting, phase, repetition)
+            _, unit = self._timed(single, self.policy, phase, repetition)
+            values.append(value.view(phase.reward.shape))
+            times.append(seconds / unit)
+        std, group_std = group_spread(torch.stack(values))
+        evaluated = repetitions * len(phase.sequences)
+        return Evaluations(
+            completions=len(phase.sequences),
+            repetitions=repetitions,
+            std=std,
+            group_std=group_std,
+            forwards=counting.rows / evaluated,
+            time=statistics.median(times),
+        )
+
+    def _timed(
+        self, algorithm: Algorithm, scorer: Scorer, phase: Collected, repetition: int
+    ) -> tuple[Float[Tensor, " sample"], float]:
+        """Values of one evaluation and the seconds their scoring took, the drawing left out."""
+        generator = keyed_generator("probe", self.seed, "evaluations", repetition)
+        size = phase.reward.shape[1]
+        corruption = algorithm.estimator.draw(phase.sequences, size, generator)
+        start = perf_counter()
+        value = algorithm.likelihood(scorer, phase.sequences, corruption, self.rows).value.cpu()
+        return value, perf_counter() - start
+
+
+@dataclass
+class Counting:
+    """A scorer that counts the forward passes of a completion it is asked for, one a row."""
+
+    scorer: Scorer
+    rows: int = 0
+
+    def log_likelihood(
+        self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
+    ) -> Float[Tensor, "sample completion_position"]:
+        """The scorer's answer."""
+        self.rows += len(mask)
+        return self.scorer.log_likelihood(sequences, mask, prompt_mask)
 
 
 @dataclass(frozen=True)

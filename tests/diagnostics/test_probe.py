@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from stabledrl.diagnostics.probe import (
+    Evaluations,
     Noise,
     Spread,
     accuracy,
     gradient_norm,
+    group_spread,
     leaves_negatives_unbounded,
     noise,
     ordered,
@@ -62,6 +64,16 @@ def test_accuracy_by_hand():
     assert found.bias == pytest.approx(-0.5)
     assert found.std == pytest.approx(1.0)  # √((2 + 0)/2)
     assert found.bias_error == pytest.approx(0.5)  # √((2/2 + 0/2))/2
+
+
+def test_what_members_share_cancels_within_a_group():
+    # two repetitions of a group of two; variance of 0, 2 is 2
+    assert group_spread(torch.tensor([[[0.0, 0.0]], [[2.0, 2.0]]])) == pytest.approx((2**0.5, 0.0))
+    # opposite: the mean stands still, each is ±1 from it, twice the variance of independent ones
+    assert group_spread(torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]])) == pytest.approx((2**0.5, 2.0))
+    # one of them at rest: distances are half of what moves, √(2/1)·√(2/4) = 1 = √((2 + 0)/2)
+    assert group_spread(torch.tensor([[[0.0, 7.0]], [[2.0, 7.0]]])) == pytest.approx((1.0, 1.0))
+    assert group_spread(torch.tensor([[[0.0]], [[2.0]]])) == pytest.approx((2**0.5, 2**0.5))
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0])
@@ -173,6 +185,8 @@ FOUND = Findings(
     unbounded=True,
     spreads={"a": Spread(1.0, 0.1, 1.5), "b": Spread(1.0, 2.0, 7.0)},
     accuracy=None,
+    negative_accuracy=None,
+    evaluations=Evaluations(128, 20, 0.75, 0.5, 1.875, 1.5),
     not_enumerated="too long",
 )
 
@@ -222,3 +236,14 @@ def test_the_page_says_what_was_not_enumerated():
     assert "| independent | 0.9 | 0.1000 | 0.0100 | 1024 |" in text
     assert text.index("| a | 1 |") < text.index("| b | 1 |")
     assert "`Elbo` has no number of draws" in page(replace(FOUND, by_draws={}), "Elbo")
+
+
+def test_the_page_says_what_an_evaluation_costs():
+    assert "| 128 | 20 | 0.75 | 0.5 | 1.875 | 1.5 |" in page(FOUND, "Elbo")
+
+
+def test_the_page_has_a_row_for_the_score_of_negatives():
+    value = accuracy(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0]))
+    text = page(replace(FOUND, accuracy=value, negative_accuracy=replace(value, bias=0.25)), "S")
+    assert "| value | 1 | 2 | 1 | 1 | 1 | 1.414 |" in text
+    assert "| score where A ≤ 0 | 1 | 2 | 1 | 0.25 | 1 | 1.414 |" in text

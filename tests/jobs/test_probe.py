@@ -21,6 +21,7 @@ def settings(cfg, **changes):
         "draws": 2,
         "gradient_draws": 3,
         "exact_repetitions": 10,
+        "evaluations": 2,
         **changes,
     }
 
@@ -45,6 +46,10 @@ def test_everything_is_measured_and_told(tmp_path, capsys):
     assert {len(name.split(" + ")) for name in found["order"]} == {2}
     assert found["exact"]["completions"] == 8
     assert found["exact"]["repetitions"] == 10
+    assert found["exact_negative_score"] is None
+    assert found["evaluations"]["completions"] == 12
+    assert found["evaluations"]["forwards"] == 1
+    assert found["evaluations"]["time"] > 0
     assert found["not_enumerated"] == ""
     assert found["recommendations"]
     text = (tmp_path / "probe.md").read_text()
@@ -117,7 +122,22 @@ def test_ratios_of_tokens_are_as_many_as_the_tokens_of_a_run(tmp_path):
 
 
 def test_the_same_again(tmp_path):
-    assert probed(tmp_path / "a", *LIVELY) == probed(tmp_path / "b", *LIVELY)
+    first, second = (probed(tmp_path / name, *LIVELY) for name in "ab")
+    for found in (first, second):
+        found["evaluations"].pop("time")  # the clock's
+    assert first == second
+
+
+def test_exact_is_exact(tmp_path):
+    found = probed(tmp_path, *LIVELY, "estimator=exact", evaluations=2)
+    assert found["exact"]["bias"] == 0
+    assert found["exact"]["std"] == 0
+    assert found["evaluations"]["std"] == found["evaluations"]["group_std"] == 0
+
+
+def test_sandwich_has_an_accuracy_for_either_sign(tmp_path):
+    found = probed(tmp_path, *LIVELY, "estimator=sandwich", "estimator.upper_bound_weight=0")
+    assert found["exact_negative_score"] == found["exact"]  # without the upper bound it is elbo
 
 
 def test_which_completions_are_enumerated():
