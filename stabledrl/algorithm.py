@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.declarations import stated
+from stabledrl.estimators.chunks import in_chunks
 from stabledrl.functional import group_filter as group_filters
 from stabledrl.functional.objective import (
     bypass_rate,
@@ -174,10 +175,7 @@ class Algorithm:
         self, scorer: Scorer, sequences: Sequences, corruption: Corruption, rows: int
     ) -> Likelihood:
         """The proxy of all samples under a corruption, `rows` samples at a time."""
-        chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
-        return Likelihood.join(
-            [self.estimator(scorer, sequences[at], corruption[at]) for at in chunks]
-        )
+        return in_chunks(self.estimator, scorer, sequences, corruption, rows)
 
     def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
         """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""

@@ -25,7 +25,8 @@ from stabledrl.diagnostics.tables import (
 NOTES = (
     "An arm is the runs that differ in nothing but their seed; of runs with the same settings and "
     "seed one is kept. Numbers of an arm are over its finished runs: mean ± sample standard "
-    "deviation. Arms are in the order of their final held-out solve rate, each task by itself.",
+    "deviation. Arms are in the order of their final held-out solve rate, those of each task by "
+    "themselves; a task is its class, settings that differ are in the label.",
     "Collapsed: the 10-phase mean of the training solve rate falls below half its running maximum "
     "and is not back above 60 % of it by the end. The interval is Wilson's, 95 %.",
     "First signal: what most often moved first among the collapsed runs. Peak gradient norm: the "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig
+from pydantic import ValidationError
 
 from stabledrl.config import build
 from stabledrl.declarations import declares
@@ -38,16 +39,28 @@ def grade(cfg: DictConfig, input: str | None) -> float:
 
 
 def verify(task: Task, line: Line[Answer]) -> RewardOutput:
-    """The task's verdict; UserError if the line is another task's or its data are not enough."""
+    """The task's verdict; UserError if the line is another task's or its data are not enough.
+
+    A task says what its verifier needs by `data_shape`, a pydantic model, or raises KeyError or
+    ValueError where it is not there.
+    """
     item = line.item
     if item.task not in (None, task.name):
         raise line.fault(f"it is of the task '{item.task}', not of '{task.name}'; {REMEDY}")
+    shape = getattr(task, "data_shape", None)
     try:
+        if shape is not None:
+            shape.model_validate(item.data)
         return task.verify(Prompt(item.prompt, task.name, item.key, item.data), item.completion)
     except KeyError as error:
         reason = f"'data' has no {error}, which the task '{task.name}' needs; {REMEDY}"
         raise line.fault(reason) from error
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        reason = f"'data.{key}' is not what the task '{task.name}' needs: {first['msg']}; {REMEDY}"
+        raise line.fault(reason) from error
+    except ValueError as error:
         reason = f"'data' is not what the task '{task.name}' needs: {error}; {REMEDY}"
         raise line.fault(reason) from error
 

@@ -6,6 +6,7 @@ Shared by the jobs that are given texts: generate, score and grade.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def read_lines(name: str | None, shape: type[Kind]) -> list[Line[Kind]]:
             "job.input is null: name a jsonl file, as in job.input=file.jsonl, "
             f"a line of it: {shape.example}"
         )
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # leaves an unknown ~user as it stands
     try:
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # Windows' byte order mark
     except OSError as error:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt
+from jaxtyping import Float, Int
 from omegaconf import DictConfig
 from torch import Tensor
 
 from stabledrl.config import build
 from stabledrl.declarations import declares
+from stabledrl.estimators.chunks import in_chunks
 from stabledrl.jobs.lines import Pair, portions, read_lines, write_lines
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import sequences_of
@@ -44,21 +45,27 @@ def score(
         (portion, sequences_of(policy, portion, cfg.sampler.length)) for portion in portions(lines)
     ]
     path = record.directory / "scores.jsonl"
-    scores: list[Scores] = []
+    found: list[Evaluated] = []
     with path.open("w", encoding="utf-8") as file:
         for number, (portion, sequences) in enumerate(whole):
-            values = evaluations(
-                estimator, policy, sequences, repeats, rows, ("score", cfg.seed, number)
-            )
-            done = [
-                summarize(drawn, length)
-                for drawn, length in zip(values.T.tolist(), sequences.length.tolist(), strict=True)
-            ]
+            key = ("score", cfg.seed, number)
+            evaluated = evaluations(estimator, policy, sequences, repeats, rows, key)
+            scores = summarize(evaluated, sequences.length)
             write_lines(
-                file, ({**line.content, **it} for line, it in zip(portion, done, strict=True))
+                file, ({**line.content, **it} for line, it in zip(portion, scores, strict=True))
             )
-            scores += done
-    return _tell(record, scores, type(estimator).__name__, str(path))
+            found.append(evaluated)
+    values = torch.cat([evaluated.value for evaluated in found], 1)
+    tokens = torch.cat([sequences.length for _, sequences in whole]).cpu()
+    return _tell(record, values, tokens, type(estimator).__name__, str(path))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Evaluations of an estimator in nats, float64; negative_score where it has one."""
+
+    value: Float[Tensor, "repeat sample"]
+    negative_score: Float[Tensor, "repeat sample"] | None = None
 
 
 @torch.no_grad()
@@ -69,13 +76,13 @@ def evaluations(
     repeats: int,
     rows: int,
     key: tuple[str | int, ...],
-) -> Tensor:
-    """Values [repeat, sample] in nats, float64, each repeat with draws of its own.
+) -> Evaluated:
+    """The estimator's values, each repeat with draws of its own.
 
     rows: samples scored together; memory only. key: of the generators. Draws that are those of the
     first repeat, as with an estimator that draws nothing, are not paid for again.
     """
-    found: list[Tensor] = []
+    found: list[Likelihood] = []
     first: Corruption | None = None
     for repeat in range(repeats):
         corruption = estimator.draw(sequences, 1, keyed_generator(*key, repeat))
@@ -83,10 +90,10 @@ def evaluations(
             found.append(found[0])
             continue
         first = corruption if first is None else first
-        chunks = (slice(at, at + rows) for at in range(0, len(sequences), rows))
-        parts = [estimator(policy, sequences[at], corruption[at]) for at in chunks]
-        found.append(Likelihood.join(parts).value.double().cpu())
-    return torch.stack(found)
+        found.append(in_chunks(estimator, policy, sequences, corruption, rows))
+    negative = [it.negative_score for it in found if it.negative_score is not None]
+    value = torch.stack([it.value for it in found]).double().cpu()
+    return Evaluated(value, torch.stack(negative).double().cpu() if negative else None)
 
 
 def _same(one: Corruption, other: Corruption) -> bool:
@@ -98,39 +105,63 @@ def _same(one: Corruption, other: Corruption) -> bool:
     )
 
 
-def summarize(values: Sequence[float], tokens: int) -> Scores:
-    """What job=score adds to a line, in nats.
+def summarize(evaluated: Evaluated, tokens: Int[Tensor, " sample"]) -> list[Scores]:
+    """What job=score adds to each line, in nats; a NaN stays one.
 
     spread: standard deviation between evaluations (n − 1), None for a single one, as is
-    standard_error, spread/√n. tokens: those that count, the end token among them.
+    standard_error, spread/√n. tokens: those that count, the end token among them. negative_score:
+    mean of the score that serves A ≤ 0, of an estimator that has one.
     """
-    value = statistics.fmean(values)
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return {
-        "value": value,
-        "value_per_token": value / tokens,
-        "spread": spread,
-        "standard_error": None if spread is None else spread / math.sqrt(len(values)),
-        "tokens": tokens,
-        "evaluations": list(values),
+    value, repeats = evaluated.value, len(evaluated.value)
+    found: dict[str, list[Any]] = {
+        "value": value.mean(0).tolist(),
+        "value_per_token": (value.mean(0) / tokens.cpu()).tolist(),
+        "spread": _deviation(value),
+        "standard_error": _deviation(value / math.sqrt(repeats)),
+        "tokens": tokens.tolist(),
+        "evaluations": value.T.tolist(),
     }
+    if evaluated.negative_score is not None:
+        found["negative_score"] = evaluated.negative_score.mean(0).tolist()
+        found["negative_score_spread"] = _deviation(evaluated.negative_score)
+    return [dict(zip(found, line, strict=True)) for line in zip(*found.values(), strict=True)]
 
 
-def _tell(record: Record, scores: list[Scores], estimator: str, path: str) -> float:
-    """summary.json and the panel; returns the mean value."""
-    names = ("value", "value_per_token", "spread")
-    means = {
-        name: statistics.fmean(item[name] for item in scores)
-        for name in names
-        if scores[0][name] is not None
+def _deviation(value: Float[Tensor, "repeat sample"]) -> list[float | None]:
+    """Standard deviation over repeats, None of a single one."""
+    return value.std(0).tolist() if len(value) > 1 else [None] * value.shape[1]
+
+
+def _tell(
+    record: Record,
+    value: Float[Tensor, "repeat sample"],
+    tokens: Int[Tensor, " sample"],
+    estimator: str,
+    path: str,
+) -> float:
+    """summary.json and the panel; returns the mean value.
+
+    The error of the mean is that between evaluations of all pairs: pairs may share a draw.
+    """
+    repeats, pairs = value.shape
+    mean = value.mean(0)
+    lost = int((~value.isfinite()).any(0).sum())
+    found = {
+        "value": (float(mean.mean()), "nats"),
+        "value_per_token": (float((mean / tokens).mean()), "nats per token"),
     }
-    metrics = {"pairs": len(scores), **means}
-    rows = [("pairs", f"{len(scores)}, estimator {estimator}")]
-    units = dict(zip(names, ("nats", "nats per token", "nats between evaluations"), strict=True))
-    rows += [(f"mean {name}", f"{mean:.4f} {units[name]}") for name, mean in means.items()]
-    if "spread" in means:  # the draws of different pairs are independent
-        errors = [item["standard_error"] for item in scores]
-        metrics["standard_error"] = math.hypot(*errors) / len(scores)
-        rows.append(("standard error", f"{metrics['standard_error']:.4f} nats, of the mean value"))
-    record.finish(metrics, means["value"], rows=[*rows, ("scores", path)])
-    return means["value"]
+    if repeats > 1:
+        error = float(value.mean(1).std()) / math.sqrt(repeats)
+        found["spread"] = (float(value.std(0).mean()), "nats between evaluations")
+        found["standard_error"] = (error, "nats, of the mean value")
+    rows = [("pairs", f"{pairs}, estimator {estimator}")]
+    rows += [(f"mean {name}", f"{number:.4f} {unit}") for name, (number, unit) in found.items()]
+    if lost:
+        rows.append(("not finite", f"{lost} pairs have a likelihood that is NaN or infinite"))
+    metrics = {name: number for name, (number, _) in found.items()}
+    record.finish(
+        {"pairs": pairs, "not_finite": lost, **metrics},
+        metrics["value"],
+        rows=[*rows, ("scores", path)],
+    )
+    return metrics["value"]

@@ -6,9 +6,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from stabledrl.rewards.answer import final_answer, strict_format
@@ -22,6 +22,14 @@ from stabledrl.types import Prompt, RewardOutput
 PARTS = ("solved", "well_formed", "format", "length")
 DEFAULT_WEIGHTS = {"solved": 0.9, "well_formed": 0.1}
 DRAWS_LIMIT = 10_000
+
+
+class CountdownData(BaseModel):
+    """What the verifier needs of a problem."""
+
+    model_config = ConfigDict(strict=True)
+    numbers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    target: int
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -41,6 +49,7 @@ class Countdown:
     fixed_length: number of completion tokens, None when an end token ends the completion.
     """
 
+    data_shape: ClassVar[type[BaseModel]] = CountdownData
     numbers_count: Annotated[int, Field(ge=2, le=4)] = 3
     minimum_number: Annotated[int, Field(ge=1)] = 1
     maximum_number: Annotated[int, Field(ge=1, le=10_000)] = 9

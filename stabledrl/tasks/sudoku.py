@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from stabledrl.rewards.answer import final_answer, strict_format
@@ -22,6 +22,14 @@ PART_OF_REWARD = {"fraction": "cells", "solved": "solved"}
 SEPARATORS = str.maketrans("", "", " ,\n\r\t")
 
 
+class SudokuData(BaseModel):
+    """What the verifier needs of a puzzle: 16 cells row by row, 0 = empty."""
+
+    model_config = ConfigDict(strict=True)
+    puzzle: Annotated[str, Field(pattern=r"^[0-4]{16}$")]
+    solution: Annotated[str, Field(pattern=r"^[1-4]{16}$")]
+
+
 @dataclass(frozen=True, config={"extra": "forbid"})
 class Sudoku:
     """Endless seeded 4×4 puzzles with a unique solution, split by orbit of the solution grid.
@@ -36,6 +44,7 @@ class Sudoku:
     fixed_length: number of completion tokens (16 when a token is a cell), None for chat models.
     """
 
+    data_shape: ClassVar[type[BaseModel]] = SudokuData
     blanks_minimum: Annotated[int, Field(ge=1, le=12)] = 9
     blanks_maximum: Annotated[int, Field(ge=1, le=12)] = 12
     reward: Literal["fraction", "solved"] = "fraction"

@@ -35,6 +35,17 @@ class Undecided:
         return RewardOutput(total, total == 2, {}, "" if completion else "nothing there")
 
 
+class Picky:
+    """A task of one's own that needs a key."""
+
+    name = "picky"
+    fixed_length = None
+
+    def verify(self, prompt, completion):
+        """Whether it is there."""
+        return RewardOutput(float(prompt.data["k"]), True, {})
+
+
 def graded(directory, *contents, task=SUDOKU):
     directory.mkdir(exist_ok=True)
     path = directory / "in.jsonl"
@@ -98,10 +109,17 @@ def test_no_verdict_is_counted_and_left_out_of_the_mean(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"data": {}}, "'data' has no 'puzzle', which the task 'sudoku' needs; choose the task"),
-        ({"data": DATA | {"puzzle": "1200"}}, "'data' is not what the task 'sudoku' needs: "),
-        ({"data": DATA | {"solution": "1"}}, "'data' is not what the task 'sudoku' needs: "),
-        ({"data": DATA | {"puzzle": RIGHT}}, "'data' is not what the task 'sudoku' needs: "),
+        ({"data": {}}, "'data.puzzle' is not what the task 'sudoku' needs: Field required; choose"),
+        (
+            {"data": DATA | {"puzzle": "1200"}},
+            "'data.puzzle' is not what the task 'sudoku' needs: ",
+        ),
+        ({"data": DATA | {"puzzle": 12}}, "'data.puzzle' is not what the task 'sudoku' needs: "),
+        ({"data": DATA | {"solution": "1"}}, "'data.solution' is not what the task 'sudoku' needs"),
+        (
+            {"data": DATA | {"puzzle": DATA["solution"]}},
+            "'data' is not what the task 'sudoku' needs: ",
+        ),
         ({"task": "countdown"}, "it is of the task 'countdown', not of 'sudoku'; choose"),
     ],
     ids=str,
@@ -113,6 +131,28 @@ def test_data_that_do_not_do_are_told_with_their_line(tmp_path, change, words):
     assert f"in.jsonl, line 2: {words}" in str(told.value)
     assert "\n" not in str(told.value)
     assert len(read(tmp_path / "grades.jsonl")) == 1  # nothing is lost
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ({"numbers": [3, 4], "target": "7"}, "target"),
+        ({"numbers": [3, 4], "target": {"a": 1}}, "target"),
+        ({"numbers": ["3", "4"], "target": 7}, "numbers.0"),
+        ({"numbers": [], "target": 7}, "numbers"),
+        ({"target": 7}, "numbers"),
+    ],
+    ids=str,
+)
+def test_numbers_written_as_text_are_no_wrong_answer(tmp_path, data, key):
+    with pytest.raises(UserError, match=rf"line 1: 'data\.{key}' is not what the task 'countdown'"):
+        graded(tmp_path, {"completion": "3+4", "data": data}, task=COUNTDOWN)
+
+
+def test_a_task_without_a_shape_says_itself_what_is_missing(tmp_path):
+    task = {"_target_": f"{__name__}.Picky"}
+    with pytest.raises(UserError, match=r"line 1: 'data' has no 'k', which the task 'picky' needs"):
+        graded(tmp_path, {"completion": "", "data": {}}, task=task)
 
 
 def test_generate_score_grade_each_reads_what_the_other_wrote(tmp_path):

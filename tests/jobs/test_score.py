@@ -11,7 +11,7 @@ from stabledrl.config import build
 from stabledrl.errors import UserError
 from stabledrl.jobs import lines
 from stabledrl.jobs import score as module
-from stabledrl.jobs.score import score, summarize
+from stabledrl.jobs.score import Evaluated, score, summarize
 from tests.policies import END, MASK
 from tests.training.small_runs import LENGTH, small
 
@@ -32,7 +32,8 @@ def scored(directory, *overrides, contents=PAIRS, repeats=3, rows=100):
     value = score(cfg, input=str(path), repeats=repeats, rows=rows)
     found = [json.loads(line) for line in (directory / "scores.jsonl").read_text().splitlines()]
     summary = json.loads((directory / "summary.json").read_text())
-    assert summary["optimized_metric"] == value
+    if not math.isnan(value):
+        assert summary["optimized_metric"] == value
     return found, summary["metrics"]
 
 
@@ -88,8 +89,12 @@ def test_numbers_follow_from_the_evaluations(tmp_path, capsys):
         assert item["standard_error"] == pytest.approx(spread / 2, abs=1e-12)
     assert found[1]["spread"] > 0
     assert found[2]["spread"] == 0  # a single token is masked whatever is drawn
-    errors = math.sqrt(sum(item["standard_error"] ** 2 for item in found)) / 4
-    assert metrics["standard_error"] == pytest.approx(errors)
+    # the error of the mean is between evaluations of all pairs, which may share a draw
+    means = [sum(item["evaluations"][repeat] for item in found) / 4 for repeat in range(4)]
+    center = sum(means) / 4
+    error = math.sqrt(sum((mean - center) ** 2 for mean in means) / 3) / 2
+    assert metrics["standard_error"] == pytest.approx(error)
+    assert metrics["not_finite"] == 0
     shown = capsys.readouterr().out
     assert "mean value" in shown
     assert "scores " in shown
@@ -155,7 +160,29 @@ def test_a_single_evaluation_has_no_spread_that_could_be_known(tmp_path):
     found, metrics = scored(tmp_path, repeats=1)
     assert found[1]["spread"] is found[1]["standard_error"] is None
     assert "spread" not in metrics
-    assert summarize([-3.0], 2)["value_per_token"] == -1.5
+    single = Evaluated(torch.tensor([[-3.0]]))
+    assert summarize(single, torch.tensor([2]))[0]["value_per_token"] == -1.5
+
+
+def test_a_likelihood_that_is_nan_is_written_as_null_and_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "evaluations", lambda *_: Evaluated(torch.tensor(NAN)))
+    found, metrics = scored(tmp_path, repeats=2)
+    assert [item["value"] for item in found] == [-1.5, None, None, -4.0]
+    assert found[1]["evaluations"] == [None, -1.0]
+    assert (metrics["not_finite"], metrics["value"]) == (2, None)
+    assert "2 pairs have a likelihood that is NaN or infinite" in capsys.readouterr().out
+
+
+NAN = [[-1.0, math.nan, -2.0, -4.0], [-2.0, -1.0, -math.inf, -4.0]]
+
+
+def test_sandwich_has_both_its_scores(tmp_path):
+    found, _ = scored(tmp_path / "a", "estimator=sandwich", contents=PAIRS[1:2])
+    elbo, _ = scored(tmp_path / "b", "estimator.draws=2", contents=PAIRS[1:2])
+    assert found[0]["value"] == elbo[0]["value"]  # of the same masks
+    assert found[0]["negative_score"] != found[0]["value"]
+    assert found[0]["negative_score_spread"] > 0
+    assert "negative_score" not in elbo[0]
 
 
 @pytest.mark.parametrize(
