@@ -251,7 +251,8 @@ def weight_metrics(
     low, high = clip_fractions(log_ratio, log_weight, keep, mask)
     share = effective_sample_size(log_weight, mask)
     return {
-        "train/ess": masked_mean(share, mask.any(-1).any(-1)),
+        # nobody counts: no sample decides
+        "train/ess": torch.where(mask.any(), masked_mean(share, mask.any(-1).any(-1)), 1),
         "train/clip_ratio/low_mean": low,
         "train/clip_ratio/high_mean": high,
         "train/clip_ratio/region_mean": low + high,

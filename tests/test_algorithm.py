@@ -283,6 +283,7 @@ def test_dropped_groups_and_accumulation(scale: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(torch.stack(parts).mean(0), whole, rtol=1e-5, atol=1e-6 * scale_of)
     empty = chosen.loss(policy, batch.groups(0, 2)).metrics
     assert all(value.isfinite() for value in empty.values())
+    assert (empty["train/ess"], empty["train/weights/sum"]) == (1, 0)
 
 
 def test_a_nan_likelihood_reaches_the_guard() -> None:
