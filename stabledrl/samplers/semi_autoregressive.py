@@ -90,8 +90,12 @@ class SemiAutoregressive:
         prompt_mask: Bool[Tensor, "sample prompt_position"],
         uniform: Float[Tensor, "sample step two position"],
     ) -> Completions:
-        """Complete left-padded prompts. Rows whose finished blocks hold an end token drop out."""
+        """Complete left-padded prompts. Rows whose finished blocks hold an end token drop out.
+
+        Raises UserError for a block-causal model, which is decoded another way.
+        """
         facts = policy.facts
+        facts.require_bidirectional("sampling from")
         uniform = uniform.to(prompt_ids.device)
         ids = prompt_ids.new_full((len(prompt_ids), self.length), facts.mask_token_id)
         step = torch.full_like(ids, self.steps)
