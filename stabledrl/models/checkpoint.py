@@ -228,10 +228,12 @@ class Original:
             (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True))
 
 
-def load_tokenizer(checkpoint: Checkpoint, rows: int) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    checkpoint: Checkpoint, rows: int, chat_template: bool
+) -> PreTrainedTokenizerBase:
     """The tokenizer as shipped: tokenizer.json, or Qwen2's vocab.json with merges.txt.
 
-    rows: of the embedding. Raises ValueError if there is none, or one with more tokens than rows.
+    Raises ValueError if there is none, or as `check_tokenizer`.
     """
     here = {file.name for file in checkpoint.folder.iterdir()}
     kinds: Mapping[type[PreTrainedTokenizerBase], set[str]] = {
@@ -246,6 +248,18 @@ def load_tokenizer(checkpoint: Checkpoint, rows: int) -> PreTrainedTokenizerBase
     except Exception as error:  # broken files make the readers fail in any way
         reason = " ".join(str(error).split())[:120]
         raise checkpoint.fault(f"cannot read its tokenizer: {reason}") from error
+    check_tokenizer(checkpoint, tokenizer, rows, chat_template)
+    return tokenizer
+
+
+def check_tokenizer(
+    checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, rows: int, chat_template: bool
+) -> None:
+    """ValueError for more tokens than `rows` of the embedding, or for no chat template.
+
+    chat_template: whether prompts are put in one, so that it has to be there.
+    """
     if len(tokenizer) > rows:
         raise checkpoint.fault(f"its tokenizer has {len(tokenizer)} tokens, its embedding {rows}")
-    return tokenizer
+    if chat_template and not tokenizer.chat_template:
+        raise checkpoint.fault("it ships no chat template: give model.chat_template=false")

@@ -34,6 +34,6 @@ def load(
         GivenIds(mask_token_id, end_token_ids, pad_token_id),
         PUBLISHED,
         dtype,
+        chat_template,
         shift_logits=True,
-        chat_template=chat_template,
     )

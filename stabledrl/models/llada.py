@@ -66,7 +66,7 @@ def load(
     """
     checkpoint = open_checkpoint(path)
     config = native_config(checkpoint)
-    tokenizer = load_tokenizer(checkpoint, config.vocab_size)
+    tokenizer = load_tokenizer(checkpoint, config.vocab_size, chat_template)
     given = GivenIds(mask_token_id, end_token_ids, pad_token_id)
     ids = token_ids(checkpoint, tokenizer, config.vocab_size, given, END_TOKENS, PUBLISHED)
     facts = AdapterFacts(

@@ -50,13 +50,20 @@ def assemble(
     given: GivenIds,
     published: tuple[Published, ...],
     dtype: Precision,
+    chat_template: bool,
     **facts: Any,
 ) -> Policy:
     """The policy of a checkpoint with Qwen's names; `facts` are those of `AdapterFacts`."""
     rows = config.vocab_size
-    tokenizer = load_tokenizer(checkpoint, rows)
+    tokenizer = load_tokenizer(checkpoint, rows, chat_template)
     ids = token_ids(checkpoint, tokenizer, rows, given, END_TOKENS, published)
-    adapter = AdapterFacts(ids.mask_token_id, ids.end_token_ids, ids.pad_token_id, **facts)
+    adapter = AdapterFacts(
+        ids.mask_token_id,
+        ids.end_token_ids,
+        ids.pad_token_id,
+        chat_template=chat_template,
+        **facts,
+    )
     backbone, original = load_backbone(checkpoint, native, config, same_name, dtype)
     return Policy(backbone, tokenizer, adapter, original)
 

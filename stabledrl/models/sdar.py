@@ -55,6 +55,6 @@ def load(
         GivenIds(mask_token_id, end_token_ids, pad_token_id),
         PUBLISHED,
         dtype,
+        chat_template,
         block_length=stated or block_length,
-        chat_template=chat_template,
     )

@@ -80,6 +80,12 @@ def test_prompts_stand_in_the_chat_template_and_are_padded_on_the_left():
     assert ids.tolist() == [one[2:4]]
 
 
+def test_a_chat_template_has_to_be_there(folder):
+    (folder / "chat_template.jinja").unlink()
+    assert refusal(folder) == "it ships no chat template: give model.chat_template=false"
+    assert load(str(folder), chat_template=False).encode(["a"])[0].tolist() == [[67]]
+
+
 @pytest.mark.parametrize("shard_size", ["5GB", "200KB"], ids=["one file", "shards"])
 def test_saved_in_its_own_format_bit_for_bit(tmp_path, monkeypatch, shard_size):
     monkeypatch.setattr(checkpoints, "SHARD_SIZE", shard_size)
