@@ -116,7 +116,7 @@ def read(
     except Exception as error:  # broken files make the readers fail in any way
         reason = " ".join(str(error).split())[:200]
         raise checkpoint.fault(
-            f"no masked language model that transformers reads: {reason}"
+            f"transformers has no masked language model in it: {reason}"
         ) from error
     faults: dict[str, set[Any]] = {
         "missing": found["missing_keys"] - {name for name, *_ in found["mismatched_keys"]},
