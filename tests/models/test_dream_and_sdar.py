@@ -157,8 +157,8 @@ def test_a_vocabulary_with_merges_is_qwens(tmp_path):
     """Dream ships no tokenizer.json, and a tokenizer class of its own that is not run."""
     folder = configured(tmp_path, DREAM)
     (folder / "tokenizer.json").unlink()
-    words = ["a", "b", "ab", "<|endoftext|>", "<|mask|>", "<|im_end|>"]
-    (folder / "vocab.json").write_text(json.dumps({word: n for n, word in enumerate(words)}))
+    (folder / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    specials = enumerate(["<|endoftext|>", "<|mask|>", "<|im_end|>"], 3)
     (folder / "merges.txt").write_text("#version: 0.2\na b\n")
     settings = {
         "tokenizer_class": "DreamTokenizer",
@@ -166,6 +166,17 @@ def test_a_vocabulary_with_merges_is_qwens(tmp_path):
         "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>",
         "mask_token": "<|mask|>",
+        "added_tokens_decoder": {
+            str(number): {
+                "content": text,
+                "special": True,
+                "lstrip": False,
+                "rstrip": False,
+                "single_word": False,
+                "normalized": False,
+            }
+            for number, text in specials
+        },
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     configured_ids = {"mask_token_id": 4, "pad_token_id": 3, "eos_token_id": 3}
