@@ -1,4 +1,4 @@
-"""Dream and SDAR in Qwen's classes: golden logits, shift, blocks, and the way back."""
+"""Checkpoints in Qwen's classes: golden logits, shift, blocks, and the way back."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stabledrl.errors import UserError
 from stabledrl.functional.attention import block_causal
 from stabledrl.functional.masking import counted_tokens
 from stabledrl.models import dream, sdar
+from stabledrl.models.qwen_mdlm import load_qwen2, load_qwen3
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.types import Sequences
 from tests.policies import left_padded
@@ -187,3 +188,22 @@ def test_a_vocabulary_with_merges_is_qwens(tmp_path):
     assert policy.facts == replace(
         policy.facts, mask_token_id=4, end_token_ids=(3, 5), pad_token_id=3
     )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("load", "origin"), [(load_qwen3, SDAR), (load_qwen2, DREAM)])
+def test_the_same_weights_without_shift_and_blocks(load, origin, tmp_path):
+    golden = load_file(origin / "golden.safetensors")
+    policy = load(str(origin))
+    assert (policy.facts.attention, policy.facts.shift_logits) == ("bidirectional", False)
+    ids = golden["input_ids"]
+    everywhere = torch.ones_like(ids) > 0
+    logits = policy(ids, everywhere, everywhere).view_as(golden["logits"])
+    # Dream's published logits are not yet shifted; SDAR's are those of other attention
+    assert ((logits - golden["logits"]).abs().max() <= 1e-6) == (origin == DREAM)
+    seen = torch.ones(len(ids), 1, ids.shape[1], ids.shape[1]) > 0
+    plain = policy.backbone(input_ids=ids, attention_mask=seen).logits
+    torch.testing.assert_close(logits, plain)
+    policy.save_pretrained(tmp_path)
+    saved, original = (load_file(place / "model.safetensors") for place in (tmp_path, origin))
+    assert all(saved[name].equal(value) for name, value in original.items())
