@@ -222,7 +222,9 @@ class Original:
         plan = split_torch_state_dict_into_shards(sizes, max_shard_size=SHARD_SIZE)
         for name, members in plan.filename_to_tensors.items():
             shard = {key: weights[key].to("cpu", copy=True).contiguous() for key in members}
-            save_file(shard, folder / name, metadata={"format": "pt"})
+            # a file of that name may be the one that the weights are mapped from
+            save_file(shard, folder / f"{name}.new", metadata={"format": "pt"})
+            (folder / f"{name}.new").replace(folder / name)
         if plan.is_sharded:
             index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
             (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from jaxtyping import Bool, Float, Int
@@ -44,7 +45,8 @@ class MaskedLanguagePolicy(Policy):
         """
         positions = (token_mask.cumsum(-1) - 1).clamp(min=0) + self._first_position()
         reach = self.backbone.config.max_position_embeddings
-        if int(positions.max()) >= reach:
+        wide = input_ids.shape[1] + self._first_position() > reach  # asks no GPU
+        if wide and int(positions.max()) >= reach:
             raise UserError(
                 f"a prompt and its completion have {int(token_mask.sum(-1).max())} tokens, more "
                 f"than the model's {reach - self._first_position()}: lower sampler.length, or take "
@@ -83,6 +85,12 @@ def load(
     if checkpoint.config.get("is_decoder"):
         raise checkpoint.fault("its config.json has is_decoder=True, which makes it causal")
     backbone, tokenizer = read(checkpoint, dtype, unused_weights)
+    native = type(backbone)
+    if "position_ids" not in inspect.signature(native.forward).parameters:
+        raise checkpoint.fault(
+            f"{native.__name__} takes no position_ids, so padding on the left would move its text; "
+            "take a BERT, RoBERTa or ModernBERT"
+        )
     rows: int = backbone.config.vocab_size
     check_tokenizer(checkpoint, tokenizer, rows, chat_template)
     given = GivenIds(mask_token_id, end_token_ids, pad_token_id)
@@ -116,7 +124,7 @@ def read(
     except Exception as error:  # broken files make the readers fail in any way
         reason = " ".join(str(error).split())[:200]
         raise checkpoint.fault(
-            f"transformers has no masked language model in it: {reason}"
+            f"transformers cannot load it as a masked language model: {reason}"
         ) from error
     faults: dict[str, set[Any]] = {
         "missing": found["missing_keys"] - {name for name, *_ in found["mismatched_keys"]},

@@ -37,7 +37,10 @@ def load(
     checkpoint = open_checkpoint(path)
     stated = checkpoint.config.get("block_size")
     if stated is None and block_length is None:
-        raise checkpoint.fault("its config.json has no block_size: give model.block_length=…")
+        raise checkpoint.fault(
+            "its config.json has no block_size: give model.block_length=… "
+            "(published: 4, or the N of a name that ends in -bN)"
+        )
     if None not in (stated, block_length) and stated != block_length:
         raise checkpoint.fault(
             f"model.block_length={block_length}, but its config.json has block_size={stated}"

@@ -109,6 +109,30 @@ def test_saved_in_its_own_format_bit_for_bit(tmp_path, monkeypatch, shard_size):
     assert again.encode(["1+2"])[0].equal(policy.encode(["1+2"])[0])
 
 
+def test_saving_over_the_folder_it_came_from(folder):
+    policy = load(str(folder))
+    policy.save_pretrained(folder)
+    assert (
+        load_file(folder / "model.safetensors").keys()
+        == load_file(LLADA / "model.safetensors").keys()
+    )
+    again = load(str(folder)).backbone.state_dict()
+    assert all(again[name].equal(value) for name, value in policy.backbone.state_dict().items())
+
+
+def test_published_code_is_carried_along_and_never_run(folder, tmp_path):
+    code = "raise SystemExit('run')\n"
+    (folder / "modeling_llada.py").write_text(code)
+    auto_map = {"AutoModelForCausalLM": "modeling_llada.LLaDAModelLM"}
+    configure(folder, auto_map=auto_map)
+    configure(
+        folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["modeling_llada.T", None]}
+    )
+    load(str(folder)).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved/modeling_llada.py").read_text() == code
+    assert json.loads((tmp_path / "saved/config.json").read_text())["auto_map"] == auto_map
+
+
 @torch.no_grad()
 def test_half_precision_keeps_likelihoods_in_full(tmp_path):
     policy = load(str(LLADA), dtype="bfloat16")

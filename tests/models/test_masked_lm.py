@@ -8,8 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedModel,
@@ -59,7 +63,21 @@ def modernbert() -> PreTrainedModel:
     return ModernBertForMaskedLM(config)
 
 
-FAMILIES = [bert, roberta, modernbert]
+def distilbert() -> PreTrainedModel:
+    config = DistilBertConfig(
+        vocab_size=VOCABULARY,
+        dim=16,
+        n_layers=2,
+        n_heads=2,
+        hidden_dim=32,
+        pad_token_id=PAD,
+        max_position_embeddings=40,
+        initializer_range=0.5,
+    )
+    return DistilBertForMaskedLM(config)
+
+
+FAMILIES = [bert, roberta, modernbert, distilbert]
 
 
 def saved(folder: Path, family) -> Path:
@@ -167,7 +185,28 @@ def test_pickles_remote_code_and_decoders_are_refused(tmp_path):
     code = '{"auto_map": {"AutoModelForMaskedLM": "evil.Model"}, "model_type": "evil"}'
     file.write_text(code)
     (tmp_path / "evil.py").write_text("raise SystemExit('run')")
-    assert refusal(tmp_path).startswith("transformers has no masked language model in it: ")
+    assert refusal(tmp_path).startswith("transformers cannot load it as a masked language model: ")
     file.write_text(config)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     assert refusal(tmp_path).startswith("its weights are pickled (pytorch_model.bin)")
+
+
+def test_a_model_whose_positions_cannot_be_told_is_refused(tmp_path):
+    config = BartConfig(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        bos_token_id=PAD,
+        decoder_start_token_id=END,
+        forced_eos_token_id=None,
+    )
+    BartForConditionalGeneration(config).save_pretrained(tmp_path)
+    character_tokenizer().save_pretrained(tmp_path)
+    assert refusal(tmp_path).startswith("BartForConditionalGeneration takes no position_ids")
