@@ -8,7 +8,7 @@ where somebody reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stabledrl.errors import UserError
+from stabledrl.functional.attention import bidirectional, block_causal
 from stabledrl.functional.reduce import token_log_probability
 from stabledrl.types import Sequences
+
+# projections of a decoder layer, by their native names
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# writes backbone and tokenizer into a folder
+Save = Callable[[PreTrainedModel, PreTrainedTokenizerBase, Path], None]
+
+
+def save_native(
+    backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
+    """Weights (safetensors), configuration and tokenizer in transformers' own format."""
+    backbone.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -29,12 +44,32 @@ class AdapterFacts:
     end_token_ids: any of these ends a completion.
     pad_token_id: fills prompts on the left and finished completions on the right.
     shift_logits: True where position i is predicted by the logits of position i-1 (Dream).
+    block_length: of block-causal attention (SDAR); None where attention is bidirectional.
+    chat_template: True where a prompt is put to the model as a user's message, in the tokenizer's
+    own template with the assistant's header behind it.
+    lora_targets: native names of the projections that an adapter goes on.
     """
 
     mask_token_id: int
     end_token_ids: tuple[int, ...]
     pad_token_id: int
     shift_logits: bool = False
+    block_length: int | None = None
+    chat_template: bool = False
+    lora_targets: tuple[str, ...] = PROJECTIONS
+
+    @property
+    def attention(self) -> str:
+        """`bidirectional` or `block`."""
+        return "block" if self.block_length else "bidirectional"
+
+    def require_bidirectional(self, what: str) -> None:
+        """UserError for a block-causal model, where `what` is not there yet."""
+        if self.block_length:
+            raise UserError(
+                f"the model is block-causal (blocks of {self.block_length}): {what} it is not "
+                "supported yet, take a bidirectional model (model=llada_8b, dream_7b, …)"
+            )
 
 
 class Policy(nn.Module):
@@ -42,11 +77,16 @@ class Policy(nn.Module):
 
     backbone: a native transformers class with an output layer (`LlamaForCausalLM`, …).
     tokenizer: the checkpoint's own tokenizer.
-    facts: token ids and logit alignment of the checkpoint family.
+    facts: token ids, logit alignment and attention of the checkpoint family.
+    save: writes it in the format it came in.
     """
 
     def __init__(
-        self, backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, facts: AdapterFacts
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        facts: AdapterFacts,
+        save: Save = save_native,
     ) -> None:
         super().__init__()
         implementation = backbone.config._attn_implementation
@@ -55,6 +95,7 @@ class Policy(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.facts = facts
+        self.save = save
 
     @property
     def device(self) -> torch.device:
@@ -62,7 +103,16 @@ class Policy(nn.Module):
         return next(self.backbone.parameters()).device
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Token ids and mask [row, position] of prompts, left-padded, on the policy's device."""
+        """Token ids and mask [row, position] of prompts, left-padded, on the policy's device.
+
+        With `facts.chat_template` each text is a user's message, which the assistant is to answer.
+        """
+        if self.facts.chat_template:
+            template = self.tokenizer.apply_chat_template
+            talks = [[{"role": "user", "content": text}] for text in texts]
+            texts = [
+                str(template(turns, add_generation_prompt=True, tokenize=False)) for turns in talks
+            ]
         encoded = self.tokenizer(
             list(texts),
             add_special_tokens=False,
@@ -90,8 +140,11 @@ class Policy(nn.Module):
         selection: positions whose token is to be predicted.
         """
         positions = (token_mask.cumsum(-1) - 1).clamp(min=0)
-        length = input_ids.shape[1]
-        visible = token_mask[:, None, None, :].expand(-1, 1, length, -1)
+        block_length = self.facts.block_length
+        if block_length is None:
+            visible = bidirectional(token_mask)
+        else:
+            visible = block_causal(token_mask, positions, block_length)
         hidden = self.backbone.base_model(
             input_ids=input_ids, attention_mask=visible, position_ids=positions, use_cache=False
         ).last_hidden_state
@@ -112,7 +165,9 @@ class Policy(nn.Module):
         mask: completion tokens replaced by the mask token; tokens after the end token belong in it
         unless a decoding is replayed that saw them.
         prompt_mask: prompt tokens replaced as well (d1's prompt masking), or None.
+        Raises UserError for a block-causal model, which wants the blocks before unmasked.
         """
+        self.facts.require_bidirectional("likelihood under")
         completion = sequences.completion_ids.masked_fill(mask, self.facts.mask_token_id)
         prompt = sequences.prompt_ids
         if prompt_mask is not None:
@@ -129,6 +184,5 @@ class Policy(nn.Module):
         return result.masked_scatter(scored, values)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write weights (safetensors), configuration and tokenizer, for `from_pretrained`."""
-        self.backbone.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        """Write weights (safetensors), configuration and tokenizer, in the format they came in."""
+        self.save(self.backbone, self.tokenizer, folder)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 
+from stabledrl.models import llada
 from stabledrl.models.tiny import character_tokenizer, initialise_backbone
 from stabledrl.policy import AdapterFacts, Policy
 from stabledrl.types import Sequences
@@ -92,56 +86,7 @@ def left_padded(rows: list[list[int]], fill: int = PAD) -> tuple[Tensor, Tensor]
 
 
 def golden_llada(end_token_ids: tuple[int, ...] = (1,)) -> Policy:
-    """The published tiny LLaDA in transformers' Llama, by the rename of shared models.md."""
-    facts = json.loads((LLADA / "config.json").read_text())
-    config = LlamaConfig(
-        vocab_size=facts["embedding_size"],
-        hidden_size=facts["d_model"],
-        num_attention_heads=facts["n_heads"],
-        num_key_value_heads=facts["n_kv_heads"],
-        num_hidden_layers=facts["n_layers"],
-        intermediate_size=facts["mlp_hidden_size"],
-        rms_norm_eps=facts["rms_norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": facts["rope_theta"]},
-        max_position_embeddings=facts["max_sequence_length"],
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=facts["eos_token_id"],
-        pad_token_id=facts["pad_token_id"],
-    )
-    backbone = LlamaForCausalLM(config)
-    weights = {
-        _native(name): value for name, value in load_file(LLADA / "model.safetensors").items()
-    }
-    backbone.load_state_dict(weights)
-    tokenizer = AutoTokenizer.from_pretrained(LLADA)
-    return Policy(
-        backbone.eval(),
-        tokenizer,
-        AdapterFacts(facts["mask_token_id"], end_token_ids, facts["pad_token_id"]),
-    )
-
-
-def _native(name: str) -> str:
-    """Native name of a published parameter."""
-    name = name.removeprefix("model.transformer.")
-    outside = {
-        "wte.weight": "model.embed_tokens.weight",
-        "ln_f.weight": "model.norm.weight",
-        "ff_out.weight": "lm_head.weight",
-    }
-    if name in outside:
-        return outside[name]
-    inside = {
-        "attn_norm": "input_layernorm",
-        "ff_norm": "post_attention_layernorm",
-        "q_proj": "self_attn.q_proj",
-        "k_proj": "self_attn.k_proj",
-        "v_proj": "self_attn.v_proj",
-        "attn_out": "self_attn.o_proj",
-        "ff_proj": "mlp.gate_proj",
-        "up_proj": "mlp.up_proj",
-        "ff_out": "mlp.down_proj",
-    }
-    _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{inside[part]}.{kind}"
+    """The published tiny LLaDA; without end tokens it never stops, as published samplers."""
+    policy = llada.load(str(LLADA), chat_template=False)
+    policy.facts = replace(policy.facts, end_token_ids=end_token_ids)
+    return policy

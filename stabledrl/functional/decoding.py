@@ -21,6 +21,25 @@ def transfer_quota(masked: int, forwards: int) -> list[int]:
     return [base + (index < remainder) for index in range(forwards)]
 
 
+def linear_time_quota(masked: int, forwards: int, epsilon: float) -> list[int]:
+    """Tokens to commit in each forward pass: time runs evenly from 1 down to `epsilon`.
+
+    Formula: of m masks left, pass i commits ⌊m·(1 − t_{i+1}/t_i)⌋, t = linspace(1, ε, passes + 1),
+    and the last one commits what is left. Dream (arXiv 2508.15487), `diffusion_generate`; float32,
+    as there, because rounding down hangs on the last digit. A pass may have nothing to commit.
+    Raises ValueError for fewer than one pass, or ε outside (0, 1).
+    """
+    if forwards < 1 or not 0 < epsilon < 1:
+        raise ValueError(
+            f"{forwards} forward passes from time 1 to {epsilon}: there is no such way"
+        )
+    times = torch.linspace(1, epsilon, forwards + 1, dtype=torch.float32)
+    quota: list[int] = []
+    for share in (1 - times[1:] / times[:-1])[:-1]:
+        quota.append(int((masked - sum(quota)) * share))
+    return [*quota, masked - sum(quota)]
+
+
 def sample_token(
     logits: Float[Tensor, "... vocabulary"], uniform: Float[Tensor, ...], temperature: float
 ) -> Int[Tensor, ...]:

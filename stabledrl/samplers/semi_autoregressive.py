@@ -25,6 +25,7 @@ from stabledrl.types import Completions
 
 END_PENALTY = 1e4  # below any confidence, and the order among end tokens is kept
 Confidence = Callable[[Tensor, Tensor, Tensor], Tensor]
+Schedule = Callable[[int, int], list[int]]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
@@ -41,6 +42,8 @@ class SemiAutoregressive:
     guidance_scale: classifier-free guidance, logits = unconditional + (scale+1)·(conditional -
     unconditional), unconditional = the prompt fully masked; 0 is off and costs nothing.
     suppress_end: commit end tokens only after every other proposal of the block.
+    schedule: (tokens of a block, its passes) -> how many each pass commits. Dream's decoding is one
+    block with `linear_time_quota`; a pass that commits nothing is not made.
     """
 
     length: Annotated[int, Gt(0)]
@@ -51,6 +54,7 @@ class SemiAutoregressive:
     threshold: Annotated[float, Gt(0), Lt(1)] | None = None
     guidance_scale: Annotated[float, Ge(0)] = 0.0
     suppress_end: bool = False
+    schedule: Schedule = transfer_quota
 
     def __post_init__(self) -> None:
         if self.length % self.block_length:
@@ -90,22 +94,27 @@ class SemiAutoregressive:
         prompt_mask: Bool[Tensor, "sample prompt_position"],
         uniform: Float[Tensor, "sample step two position"],
     ) -> Completions:
-        """Complete left-padded prompts. Rows whose finished blocks hold an end token drop out."""
+        """Complete left-padded prompts. Rows whose finished blocks hold an end token drop out.
+
+        Raises UserError for a block-causal model, which is decoded another way.
+        """
         facts = policy.facts
+        facts.require_bidirectional("sampling from")
         uniform = uniform.to(prompt_ids.device)
         ids = prompt_ids.new_full((len(prompt_ids), self.length), facts.mask_token_id)
         step = torch.full_like(ids, self.steps)
         log_probability = torch.zeros(ids.shape, device=ids.device)
         alive = torch.arange(len(ids), device=ids.device)
         passes = self.steps // self.blocks
-        quota = transfer_quota(self.block_length, passes)
+        quota = self.schedule(self.block_length, passes)
         rows_scored = 0
         for index in range(self.steps):
             block = index // passes
             columns = slice(block * self.block_length, (block + 1) * self.block_length)
             # a threshold may have finished some rows of the block early: they cost nothing
             rows = alive[(ids[alive, columns] == facts.mask_token_id).any(-1)]
-            if len(rows):
+            due = quota[index % passes]
+            if len(rows) and (due or self.threshold is not None):
                 masked = ids[rows, columns] == facts.mask_token_id
                 rows_scored += len(rows)
                 token, confidence, log_token = self._propose(
@@ -116,7 +125,7 @@ class SemiAutoregressive:
                     columns,
                     uniform[rows, index],
                 )
-                commit = commit_mask(confidence, masked, quota[index % passes], self.threshold)
+                commit = commit_mask(confidence, masked, due, self.threshold)
                 row, offset = commit.nonzero(as_tuple=True)
                 place = (rows[row], offset + columns.start)
                 ids[place] = token[commit]

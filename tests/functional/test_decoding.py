@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stabledrl.functional.decoding import (
     commit_mask,
+    linear_time_quota,
     negative_entropy,
     random_order,
     sample_token,
@@ -44,6 +45,32 @@ def test_the_remainder_goes_to_the_first_passes(
 def test_a_pass_without_anything_to_commit_is_refused(forwards: int) -> None:
     with pytest.raises(ValueError, match=f"{forwards} forward passes cannot share 4"):
         transfer_quota(4, forwards)
+
+
+@pytest.mark.parametrize(
+    ("masked", "forwards", "quota"),
+    [
+        # t = 1, .75025, .5005, .25075, .001: 8·.24975 = 1.998 -> 1; 7·.3329 = 2.33 -> 2;
+        # 5·.499 = 2.495 -> 2; the rest
+        (8, 4, [1, 2, 2, 3]),
+        # t = 1, .5005, .001: 4·.4995 = 1.998 -> 1; the rest
+        (4, 2, [1, 3]),
+        (4, 1, [4]),
+        # one token for each pass is never quite due: t = 1, .6670, .3340, .001; 3·.333 = .999 -> 0,
+        # 3·.4993 = 1.498 -> 1
+        (3, 3, [0, 1, 2]),
+    ],
+)
+def test_a_pass_commits_as_much_as_time_has_run(
+    masked: int, forwards: int, quota: list[int]
+) -> None:
+    assert linear_time_quota(masked, forwards, 1e-3) == quota
+
+
+@pytest.mark.parametrize(("forwards", "epsilon"), [(0, 0.1), (4, 0.0), (4, 1.0)])
+def test_time_has_to_run_down(forwards: int, epsilon: float) -> None:
+    with pytest.raises(ValueError, match=f"{forwards} forward passes from time 1 to {epsilon}"):
+        linear_time_quota(4, forwards, epsilon)
 
 
 @settings(max_examples=20, deadline=None)
