@@ -25,9 +25,11 @@ from stabledrl.tasks.sudoku import Sudoku
 from stabledrl.types import Prompt, RewardOutput
 
 PAGE = 4096
-MATHEMATICS = (
-    r"\frac \sqrt \pi \cdot \pm { } ( ) [ ] ^ _ + - * / = ! , . % x y n 0 1 2 17 3.5 $"
-).split()
+MATHEMATICS = [
+    *(rf"\{name}" for name in ("frac", "sqrt", "pi", "cdot", "pm")),
+    *"{}()[]^_+-*/=!,.%$xyn012",
+    *("17", "3.5"),
+]
 CELLS = [*"01234", " ", "\n", ","]
 LETTERS = [*string.printable, "é", "数", "\u202e"]
 Verifier = Callable[[Prompt, str], RewardOutput]

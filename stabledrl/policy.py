@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stabledrl.errors import UserError
 from stabledrl.functional.reduce import token_log_probability
 from stabledrl.types import Sequences
 
@@ -71,6 +72,18 @@ class Policy(nn.Module):
             return_tensors="pt",
         )
         return encoded["input_ids"].to(self.device), encoded["attention_mask"].to(self.device) > 0
+
+    def chat_text(self, messages: Sequence[tuple[str, str]]) -> str:
+        """A conversation of (role, content) in the checkpoint's chat template.
+
+        UserError when the checkpoint has no template.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise UserError("the model's tokenizer has no chat template: set task.chat=false")
+        turns = [{"role": role, "content": content} for role, content in messages]
+        return str(
+            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        )
 
     def decode(self, ids: Tensor, counted: Tensor) -> list[str]:
         """Text of completions up to, not including, the first end token."""

@@ -26,6 +26,7 @@ from stabledrl.rewards.worker import READY
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 2 << 30  # bytes of address space; sympy takes a quarter of it
+CHECKS = 10_000  # by one process, which is then replaced: caches of libraries grow (2 KB a check)
 START_LIMIT_S = 120.0  # imports on a busy machine
 TIMEOUT, CRASH = "timeout", "crash"
 
@@ -49,6 +50,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     request: str | None = None
     deadline: float = 0.0
+    checks: int = 0
     received: bytearray = field(default_factory=bytearray)
 
 
@@ -140,6 +142,7 @@ class WorkerPool:
 
     def _send(self, worker: Worker, line: str) -> None:
         worker.request, worker.deadline = line, time.monotonic() + self.time_limit_s
+        worker.checks += 1
         assert worker.process.stdin is not None
         with contextlib.suppress(OSError):  # it died in between; reading finds its output ended
             worker.process.stdin.write(line.encode() + b"\n")
@@ -162,7 +165,10 @@ class WorkerPool:
         """What a line says; without one the process is ended."""
         if line:
             content = json.loads(line)
-            self._idle.append(worker)
+            if worker.checks < CHECKS:
+                self._idle.append(worker)
+            else:
+                _end(worker)
             return Checked(content.get("value"), content.get("error", ""))
         _end(worker)
         if line is None:

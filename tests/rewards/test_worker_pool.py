@@ -90,6 +90,15 @@ def test_a_process_that_dies_between_two_checks_is_replaced(pool):
     assert pool.check([2]) == [Checked(4)]
 
 
+def test_a_process_is_replaced_after_many_checks(monkeypatch):
+    monkeypatch.setattr("stabledrl.rewards.worker_pool.CHECKS", 3)
+    single = WorkerPool(FUNCTION, 1, 5.0)
+    seen = [single.check(["process"])[0].value for _ in range(6)]
+    assert len(set(seen[:3])) == len(set(seen[3:])) == 1
+    assert not alive(seen[0])
+    assert not alive(seen[3])
+
+
 def test_a_function_that_is_not_there_is_told():
     with pytest.raises(RuntimeError, match=r"process for nowhere:nothing does not start"):
         WorkerPool("nowhere:nothing", 1, 1.0).check([1])
