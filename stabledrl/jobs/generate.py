@@ -35,7 +35,8 @@ def generate(
     """
     lines = None if input is None else read_lines(input, Question)
     record = Record(cfg)
-    task, sampler, policy = build(cfg.task), build(cfg.sampler), build(cfg.model)
+    task = record.using(build(cfg.task))
+    sampler, policy = build(cfg.sampler), build(cfg.model)
     if lines is None:
         items = rendered(policy, task.prompts(split, 0, 0, prompts))
         contents: list[Content] = [prompt_record(item) for item in items]
