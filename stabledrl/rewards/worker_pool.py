@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 2 << 30  # bytes of address space; sympy takes a quarter of it
 CHECKS = 10_000  # by one process, which is then replaced: caches of libraries grow (2 KB a check)
 START_LIMIT_S = 120.0  # imports on a busy machine
+# of the environment; credentials and whatever else there is stay here
+KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
 TIMEOUT, CRASH = "timeout", "crash"
 
 
@@ -119,7 +121,8 @@ class WorkerPool:
 
     def _started(self) -> Worker:
         """A new process that has imported its function."""
-        environment = dict(os.environ) | {
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        environment = kept | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
             "PYTHONHASHSEED": "0",  # sets are walked through in the same order everywhere
             "OMP_NUM_THREADS": "1",

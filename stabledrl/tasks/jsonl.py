@@ -6,7 +6,6 @@ files hold, and adding items moves none.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -22,7 +21,13 @@ from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_p
 from stabledrl.rewards.length import length_penalty
 from stabledrl.tasks.asking import Example, conversation, plain_text, require_placeholder
 from stabledrl.tasks.sources import Item, read_items
-from stabledrl.tasks.splits import SPLITS, require_range, require_split, split_of_key
+from stabledrl.tasks.splits import (
+    SPLITS,
+    question_hash,
+    require_range,
+    require_split,
+    split_of_key,
+)
 from stabledrl.types import Prompt, RewardOutput
 
 PARTS = ("correct", "format", "length")
@@ -212,11 +217,6 @@ class Jsonl:
         if not answer.strip():
             raise item.fault(f"'{self.answer_key}' holds no answer")
         return answer.strip()
-
-
-def question_hash(question: str) -> str:
-    """Identity of a question, whatever white space it is written with."""
-    return hashlib.sha256(" ".join(question.split()).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=16)

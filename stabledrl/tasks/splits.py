@@ -22,6 +22,11 @@ def require_split(split: str) -> None:
     raise ValueError(f"unknown split {split!r}{hint}; there are train, validation and test")
 
 
+def question_hash(question: str) -> str:
+    """Identity of a question, whatever white space it is written with."""
+    return hashlib.sha256(" ".join(question.split()).encode()).hexdigest()[:16]
+
+
 def split_of_key(key: str, validation_share: float, test_share: float) -> str:
     """Split of an item by the SHA-256 of its key: the same in every file, order and process.
 
