@@ -35,8 +35,7 @@ DRAWS_LIMIT = 10_000
 HELD_OUT_SHARE = 0.1
 LENGTH_LIMIT = 4096  # characters of an answer that is scored
 # what makes code of text, sympy's readers among it
-READERS = "sympify|parse_expr|S"
-EVALUATES = re.compile(rf"(?<![\w.])(?:eval|exec|{READERS})\(|\bsp\w*\.(?:{READERS})\(")
+EVALUATES = re.compile(r"(?<![\w.])(?:eval|exec)\(|\b(?:sympify|parse_expr|S)\(")
 
 
 class ReasoningData(BaseModel):
