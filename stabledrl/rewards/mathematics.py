@@ -114,7 +114,7 @@ class MathAnswer:
 
     data_shape: ClassVar[type[BaseModel]] = MathData
     marked_only: bool = False
-    processes: Annotated[int, Field(ge=1)] = 1
+    processes: Annotated[int, Field(ge=1)] = 2
     time_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
 
     def __post_init__(self) -> None:

@@ -48,6 +48,7 @@ class Jsonl:
         last occurrence; boxed_answer: the answer is the last \boxed{} of the text.
     data_keys: further keys that the verifier needs, kept in `prompt.data` under their names.
     validation_share, test_share: shares of `path`, by hash of the prompt.
+    allow_execution: whether the verifier may execute completions, if that is what it does.
     prompt_template, system_prompt, examples: how it is asked. chat: whether that is a conversation
         for the policy's chat template, or plain text.
     solution_template: a right completion, for the warm start; "{answer}" is replaced.
@@ -65,6 +66,7 @@ class Jsonl:
     answer_after: str | None = None
     boxed_answer: bool = False
     data_keys: list[str] = Field(default_factory=list)
+    allow_execution: bool = False
     validation_share: Share = 0.1
     test_share: Share = 0.1
     prompt_template: str = "{prompt}"
@@ -84,6 +86,10 @@ class Jsonl:
         require_parts(self.rewards, PARTS)
         if self.validation_share + self.test_share >= 1:
             raise ValueError("validation_share + test_share leave nothing to train on")
+        if getattr(self.verifier, "executes", False) and not self.allow_execution:
+            raise UserError(
+                "the verifier executes completions, and that is off: set task.allow_execution=true"
+            )
 
     @property
     def data_shape(self) -> type[BaseModel] | None:
