@@ -20,7 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stabledrl.rewards.mathematics import MathAnswer
+from stabledrl.tasks.arithmetic import Arithmetic
 from stabledrl.tasks.countdown import Countdown
+from stabledrl.tasks.reasoning_gym import ReasoningGym
 from stabledrl.tasks.sudoku import Sudoku
 from stabledrl.types import Prompt, RewardOutput
 
@@ -40,23 +42,18 @@ def strings(count: int, seed: int) -> Iterator[str]:
     generator = random.Random(seed)
     for index in range(count):
         words = (LETTERS, MATHEMATICS, CELLS)[index % 3]
-        length = int(2 ** generator.uniform(0, 9))
-        form = generator.choice(["{}", "<answer>{}</answer>", r"\boxed{{{}}}"])
-        yield (
-            form.replace("{{", "{")
-            .replace("}}", "}")
-            .replace("{}", "".join(generator.choices(words, k=length)))
-        )
+        text = "".join(generator.choices(words, k=int(2 ** generator.uniform(0, 9))))
+        before, after = generator.choice([("", ""), ("<answer>", "</answer>"), (r"\boxed{", "}")])
+        yield f"{before}{text}{after}"
 
 
 def verifiers() -> dict[str, tuple[Prompt, Verifier]]:
-    """Each with a prompt of its task."""
+    """Each with a prompt of its task; that of task=code is not here, it starts an interpreter."""
     gold = Prompt("", "math", "", {"answer": r"\frac{3}{2}\sqrt{2}"})
-    return {
-        "sudoku": (Sudoku().prompts("train", 0, 0, 1)[0], Sudoku().verify),
-        "countdown": (Countdown().prompts("train", 0, 0, 1)[0], Countdown().verify),
-        "math": (gold, MathAnswer()),
-    }
+    long_sums = ReasoningGym("chain_sum", {"min_digits": 8, "max_digits": 9})
+    tasks = [Sudoku(), Countdown(), Arithmetic(digits_minimum=8, digits_maximum=9), long_sums]
+    generated = {task.name: (task.prompts("train", 0, 0, 1)[0], task.verify) for task in tasks}
+    return {**generated, "math": (gold, MathAnswer())}
 
 
 def memory() -> float:

@@ -1,9 +1,10 @@
 """Running a Python program that nobody has read, shut in as far as the system allows.
 
 Linux with user namespaces: no network, every file read-only, an empty directory in memory to write
-to, no other processes, no home and no sockets of daemons in sight. Everywhere (POSIX): limits on processor time, memory, files and
-output, an environment with nothing in it, a wall-clock limit, and no process left behind. What it
-is not: a virtual machine. The program shares the kernel and may read what this user may read.
+to; no other processes, no home and no sockets of daemons in sight. Everywhere (POSIX): limits on
+processor time, memory, files and output, an environment with nothing in it, a wall-clock limit, and
+no process left behind. What it is not: a virtual machine. The program shares the kernel and may
+read what this user may read, the home and /proc excepted.
 """
 
 from __future__ import annotations
