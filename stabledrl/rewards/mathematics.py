@@ -89,12 +89,24 @@ def refused(answer: str) -> str:
         deepest = max(deepest, depth)
     if deepest > DEPTH_LIMIT:
         return f"answer nested over {DEPTH_LIMIT} levels"
+    if not balanced(answer.replace("\\{", "").replace("\\}", "")):
+        return "braces that do not match"  # also what would end the box that it is put into
     towers = (int(base) and int(top) * math.log10(int(base)) for base, top in TOWER.findall(answer))
     if HUGE.search(answer) or len(POWER.findall(answer)) > POWER_LIMIT:
         return "a number too large to be computed"
     if any(digits > EXPONENT_DIGITS for digits in towers):
         return "a number too large to be computed"
     return ""
+
+
+def balanced(text: str) -> bool:
+    """Whether every brace has its partner."""
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def boxed(answer: str) -> str:

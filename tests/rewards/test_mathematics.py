@@ -112,6 +112,48 @@ def test_what_is_read(text, read):
     assert read_answer(text).texts == (read,)
 
 
+HEDGES = (
+    *("5} or \\boxed{18", "$5$ or $18$", "5\n18", "5 18", "5;18", "5 or 18", "5 vs. 18", "5|18"),
+    *(r"\boxed{5} \boxed{18}", r"\(5\) \(18\)", r"\{5,18\}", r"5 \text{ or } 18", "18 (not 5)"),
+    *("5 = 18", "18=5", r"5\pm 13", "[5,18]", "answer is 5, or final answer is 18", "5≈18"),
+)
+
+
+@pytest.mark.parametrize("hedge", HEDGES)
+def test_one_answer_is_never_right_for_two_questions(grader, hedge):
+    prompts = [Prompt("", "t", "k", {"answer": gold}) for gold in ("5", "18")]
+    found = grader.verify_all(prompts, [f"<answer>{hedge}</answer>"] * 2)
+    assert sum(item.solved for item in found) <= 1
+
+
+# in the ways in which MATH writes its answers
+WRITTEN = (
+    *(
+        r"\left\{1,2\right\}",
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
+        r"(3, \frac{\pi}{2})",
+        "p - q",
+    ),
+    *(
+        "6 - 5i",
+        r"\text{even}",
+        r"10^\circ",
+        r"5.4 \text{ cents}",
+        "1,-2",
+        r"x \in [-2,7]",
+        "y = 2x + 3",
+    ),
+    *(r"(-\infty, 2) \cup (3, \infty)", r"137 \frac{1}{2}", r"864 \mbox{ inches}^2", "2516_8"),
+    *(r"\$18.90", r"11,\! 111,\! 100", "3R^2", r"\text{(C)}", r"50\%", r"-\frac{\sqrt{3}}{2}"),
+)
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("form", [r"\boxed{%s}", "<answer>%s</answer>"])
+def test_answers_equal_themselves(grader, written, form):
+    assert grader(Prompt("", "t", "k", {"answer": written}), form % written).solved
+
+
 ALPHABET = string.printable + "\\{}^_$()é数" * 3
 WORDS = [r"\frac", "{", "}", "^", "1", "23", r"\sqrt", "x", "(", ")", "+", "=", "!", "**", ",", "%"]
 
