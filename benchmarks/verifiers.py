@@ -24,7 +24,7 @@ from stabledrl.tasks.arithmetic import Arithmetic
 from stabledrl.tasks.countdown import Countdown
 from stabledrl.tasks.reasoning_gym import ReasoningGym
 from stabledrl.tasks.sudoku import Sudoku
-from stabledrl.types import Prompt, RewardOutput
+from stabledrl.types import Prompt, RewardOutput, Task
 
 PAGE = 4096
 MATHEMATICS = [
@@ -51,7 +51,12 @@ def verifiers() -> dict[str, tuple[Prompt, Verifier]]:
     """Each with a prompt of its task; that of task=code is not here, it starts an interpreter."""
     gold = Prompt("", "math", "", {"answer": r"\frac{3}{2}\sqrt{2}"})
     long_sums = ReasoningGym("chain_sum", {"min_digits": 8, "max_digits": 9})
-    tasks = [Sudoku(), Countdown(), Arithmetic(digits_minimum=8, digits_maximum=9), long_sums]
+    tasks: list[Task] = [
+        Sudoku(),
+        Countdown(),
+        Arithmetic(digits_minimum=8, digits_maximum=9),
+        long_sums,
+    ]
     generated = {task.name: (task.prompts("train", 0, 0, 1)[0], task.verify) for task in tasks}
     return {**generated, "math": (gold, MathAnswer())}
 

@@ -25,6 +25,8 @@ def misbehave(request):
             return "printed"
         case "eat":
             return len(bytearray(8 << 30))
+        case "environment":
+            return sorted(os.environ)
         case "process":
             return os.getpid()
         case _:

@@ -99,6 +99,13 @@ def test_a_process_is_replaced_after_many_checks(monkeypatch):
     assert not alive(seen[3])
 
 
+def test_credentials_stay_out_of_the_processes(pool, monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "secret")
+    (seen,) = pool.check(["environment"])
+    assert "PATH" in seen.value
+    assert not {"A_TOKEN", "HOME"} & set(seen.value)
+
+
 def test_a_function_that_is_not_there_is_told():
     with pytest.raises(RuntimeError, match=r"process for nowhere:nothing does not start"):
         WorkerPool("nowhere:nothing", 1, 1.0).check([1])
