@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stabledrl.directories import last_directory, run_family, sweep_directory
 from stabledrl.errors import ConfigurationError, UserError, listing
+from stabledrl.files import content_hash
 from stabledrl.fingerprint import material, resolved_hash
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def register_resolvers() -> None:
     add("sweep_directory", sweep_directory, use_cache=True, replace=True)
     add("config_hash", lambda *, _root_: resolved_hash(_root_), replace=True)
     add("current_run_directory", _current_run_directory, replace=True)
+    add("content_hash", content_hash, replace=True)
     add("options", _options, replace=True)
     add("groups", _groups, replace=True)
 

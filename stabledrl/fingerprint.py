@@ -1,7 +1,8 @@
 """What makes two configurations the same run, and the hash that stands for it.
 
 Everything counts but where results go and how they look. Places are left out of values too: a path
-inside the run directory or inside this clone reads the same wherever they lie.
+inside the run directory or inside this clone reads the same wherever they lie, and files that are
+read count by their content where the configuration states it (`content` beside `path`).
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ def _material(plain: Any, places: list[str]) -> dict[str, Any]:
 def without(value: Any, places: list[str]) -> Any:
     """A plain value in which texts do not begin with one of the places."""
     if isinstance(value, Mapping):
-        return {key: without(item, places) for key, item in value.items()}
+        stated = value.get("content") is not None  # by `content_hash`, of all paths beside it
+        return {
+            key: without(item, places)
+            for key, item in value.items()
+            if not (stated and (key == "path" or str(key).endswith("_path")))
+        }
     if isinstance(value, list):
         return [without(item, places) for item in value]
     if isinstance(value, str):

@@ -45,8 +45,8 @@ class AdapterFacts:
     pad_token_id: fills prompts on the left and finished completions on the right.
     shift_logits: True where position i is predicted by the logits of position i-1 (Dream).
     block_length: of block-causal attention (SDAR); None where attention is bidirectional.
-    chat_template: True where a prompt is put to the model as a user's message, in the tokenizer's
-    own template with the assistant's header behind it.
+    chat_template: True where a prompt that is no conversation yet is put to the model as a user's
+    message, in the tokenizer's own template with the assistant's header behind it.
     lora_targets: native names of the projections that an adapter goes on.
     """
 
@@ -105,14 +105,8 @@ class Policy(nn.Module):
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids and mask [row, position] of prompts, left-padded, on the policy's device.
 
-        With `facts.chat_template` each text is a user's message, which the assistant is to answer.
+        The texts are what the tokenizer sees: `rollout.rendered` applies a chat template.
         """
-        if self.facts.chat_template:
-            template = self.tokenizer.apply_chat_template
-            talks = [[{"role": "user", "content": text}] for text in texts]
-            texts = [
-                str(template(turns, add_generation_prompt=True, tokenize=False)) for turns in talks
-            ]
         encoded = self.tokenizer(
             list(texts),
             add_special_tokens=False,
@@ -121,6 +115,18 @@ class Policy(nn.Module):
             return_tensors="pt",
         )
         return encoded["input_ids"].to(self.device), encoded["attention_mask"].to(self.device) > 0
+
+    def chat_text(self, messages: Sequence[tuple[str, str]]) -> str:
+        """A conversation of (role, content) in the checkpoint's chat template.
+
+        UserError when the checkpoint has no template.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise UserError("the model's tokenizer has no chat template: set task.chat=false")
+        turns = [{"role": role, "content": content} for role, content in messages]
+        return str(
+            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        )
 
     def decode(self, ids: Tensor, counted: Tensor) -> list[str]:
         """Text of completions up to, not including, the first end token."""

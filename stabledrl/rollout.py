@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -96,12 +96,12 @@ def collect(
 ) -> Rollout:
     """Sample `group_size` completions of every prompt and grade them; as `sample` does."""
     start = time.perf_counter()
+    prompts = rendered(policy, prompts)
     texts = [prompt.text for prompt in prompts]
     found = sample(policy, sampler, texts, group_size, generator, rows)
     sampled = time.perf_counter()
-    rewards = [
-        task.verify(prompts[index // group_size], text) for index, text in enumerate(found.texts)
-    ]
+    asked = [prompts[index // group_size] for index in range(len(found.texts))]
+    rewards = verdicts(task, asked, found.texts)
     return Rollout(
         prompts=prompts,
         group_size=group_size,
@@ -112,6 +112,29 @@ def collect(
         sampling_s=sampled - start,
         grading_s=time.perf_counter() - sampled,
     )
+
+
+def rendered(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts as the tokenizer sees them: in the policy's chat template where it has to be.
+
+    Conversations always; other texts as a user's message with `facts.chat_template`.
+    """
+    found = []
+    for prompt in prompts:
+        messages = prompt.messages
+        if not messages and policy.facts.chat_template:
+            messages = (("user", prompt.text),)
+        text = policy.chat_text(messages) if messages else prompt.text
+        found.append(replace(prompt, text=text))
+    return found
+
+
+def verdicts(task: Task, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RewardOutput]:
+    """Verdict on each text, together where the task can (`verify_all`)."""
+    verify_all = getattr(task, "verify_all", None)
+    if verify_all is not None:
+        return list(verify_all(prompts, texts))
+    return [task.verify(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
 
 
 def join(parts: Sequence[Completions]) -> Completions:

@@ -25,12 +25,15 @@ class Prompt:
     task: name of the task it belongs to.
     key: identity of the item, the same wherever and whenever it is drawn.
     data: what the verifier and the warm start need (puzzle, solution, numbers, target, …).
+    messages: the same as (role, content) of a conversation; where there are any, the policy puts
+    them into its chat template, and that becomes the text.
     """
 
     text: str
     task: str
     key: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,11 @@ class RewardOutput:
 
 @runtime_checkable
 class Task(Protocol):
-    """Prompts, splits and verifier of one task (structural: any class with these will do)."""
+    """Prompts, splits and verifier of one task (structural: any class with these will do).
+
+    It may have `verify_all(prompts, completions)` as well, which then grades completions together,
+    with the verdicts of `verify`; and `data_shape`, a pydantic model of what the verifier needs.
+    """
 
     @property
     def name(self) -> str:

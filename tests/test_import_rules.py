@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "stabledrl"
 
 # what rooms above may always use
-GROUND = {"functional", "types", "randomness", "errors", "declarations"}
+GROUND = {"functional", "types", "randomness", "errors", "declarations", "files"}
 POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
@@ -19,6 +19,7 @@ FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "confi
 MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
+    "files": set(),
     "declarations": set(),
     "functional": {"declarations"},
     "types": set(),
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "levels": {"types", "declarations"},
     "algorithm": OBJECTIVE,
     "rewards": {"types", "errors"},
-    "tasks": {"types", "rewards", "errors"},
+    "tasks": {"types", "rewards", "errors", "files"},
     "diagnostics": {"functional", "types"},
     "rollout": PHASE,
     "training": FLOOR,
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "schema": {"binding", "errors"},
     "fingerprint": set(),
     "directories": {"fingerprint", "errors"},
-    "config": {"binding", "rules", "schema", "errors", "directories", "fingerprint"},
+    "config": {"binding", "files", "rules", "schema", "errors", "directories", "fingerprint"},
     "isolation": {"errors"},
     "command_line": {"config", "errors", "fingerprint", "isolation", "jobs"},
 }

@@ -28,7 +28,8 @@ def evaluate(
     The completions go to completions/{greedy,sampled}.jsonl, the numbers to summary.json.
     """
     record = Record(cfg)
-    task, sampler, policy = build(cfg.task), build(cfg.sampler), build(cfg.model)
+    task = record.using(build(cfg.task))
+    sampler, policy = build(cfg.sampler), build(cfg.model)
     items = task.prompts(split, 0, 0, prompts)
     metrics: dict[str, float] = {}
     folder = record.directory / "completions"

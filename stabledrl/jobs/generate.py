@@ -14,7 +14,7 @@ from stabledrl.jobs.lines import Question, portions, read_lines, write_lines
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import refuse_unknown
 from stabledrl.randomness import keyed_generator
-from stabledrl.rollout import Sampled, prompt_record, sample, truncations
+from stabledrl.rollout import Sampled, prompt_record, rendered, sample, truncations
 
 Content = Mapping[str, Any]
 
@@ -35,9 +35,11 @@ def generate(
     """
     lines = None if input is None else read_lines(input, Question)
     record = Record(cfg)
-    task, sampler, policy = build(cfg.task), build(cfg.sampler), build(cfg.model)
+    task = record.using(build(cfg.task))
+    sampler, policy = build(cfg.sampler), build(cfg.model)
     if lines is None:
-        contents: list[Content] = [prompt_record(it) for it in task.prompts(split, 0, 0, prompts)]
+        items = rendered(policy, task.prompts(split, 0, 0, prompts))
+        contents: list[Content] = [prompt_record(item) for item in items]
     else:
         for line in lines:
             refuse_unknown(policy, line.item.prompt, "prompt", line)

@@ -27,7 +27,7 @@ def grade(cfg: DictConfig, input: str | None) -> float:
     """
     lines = read_lines(input, Answer)
     record = Record(cfg)
-    task = build(cfg.task)
+    task = record.using(build(cfg.task))
     path = record.directory / "grades.jsonl"
     verdicts = []
     with path.open("w", encoding="utf-8") as file:

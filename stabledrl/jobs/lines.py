@@ -16,6 +16,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stabledrl.errors import UserError
+from stabledrl.files import read_object, split_lines
 from stabledrl.jobs.record import finite
 
 # Lines worked on together and written when they are done. What is drawn depends on it, so it is no
@@ -89,14 +90,10 @@ def read_lines(name: str | None, shape: type[Kind]) -> list[Line[Kind]]:
         )
     path = Path(os.path.expanduser(name))  # leaves an unknown ~user as it stands
     try:
-        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")  # Windows' byte order mark
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"job.input={path}: {error.strerror} (in {Path.cwd()})") from error
-    lines = [
-        _line(path, number, text, shape)
-        for number, text in enumerate(content.split(b"\n"), 1)
-        if text.strip()
-    ]
+    lines = [_line(path, number, text, shape) for number, text in split_lines(content)]
     if not lines:
         raise UserError(f"job.input={path}: the file is empty; a line should be {shape.example}")
     return lines
@@ -105,20 +102,9 @@ def read_lines(name: str | None, shape: type[Kind]) -> list[Line[Kind]]:
 def _line(path: Path, number: int, text: bytes, shape: type[Kind]) -> Line[Kind]:
     wanted = f"a line should be {shape.example}"
     try:
-        content = json.loads(text.decode())
-        json.dumps(content, ensure_ascii=False).encode()  # or it could not be written again
-    except UnicodeEncodeError as error:
-        reason = f"half of a character, {error.object[error.start]!a}; remove it"
-        raise _fault(path, number, reason) from error
-    except UnicodeDecodeError as error:
-        raise _fault(path, number, f"not UTF-8: {error.reason}; save the file as UTF-8") from error
-    except json.JSONDecodeError as error:
-        reason = f"not JSON: {error.msg} at character {error.pos + 1}; {wanted}"
-        raise _fault(path, number, reason) from error
-    except (RecursionError, ValueError) as error:  # nested too deep, a number of 5000 digits
-        raise _fault(path, number, f"not JSON that can be read: {error}; {wanted}") from error
-    if not isinstance(content, dict):
-        raise _fault(path, number, f"no JSON object; {wanted}")
+        content = read_object(text, wanted)
+    except ValueError as error:
+        raise _fault(path, number, str(error)) from error
     try:
         return Line(path, number, shape.model_validate(content), content)
     except ValidationError as error:

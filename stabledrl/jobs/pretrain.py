@@ -21,7 +21,7 @@ def pretrain(
     """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates."""
     checkpoint = starting_point(cfg)
     record = Record(cfg)
-    task, sampler = build(cfg.task), build(cfg.sampler)
+    task, sampler = record.using(build(cfg.task)), build(cfg.sampler)
     curriculum = Curriculum(
         task=task,
         estimator=build(cfg.estimator),

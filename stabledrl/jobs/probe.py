@@ -20,7 +20,7 @@ from stabledrl.diagnostics.probe_page import Findings, page, recommendations
 from stabledrl.errors import ConfigurationError
 from stabledrl.estimators.exact import Exact
 from stabledrl.jobs.probing import Collected, Probe, Rules
-from stabledrl.jobs.record import Record
+from stabledrl.jobs.record import Record, release
 from stabledrl.jobs.train import build_algorithm, phase_settings
 from stabledrl.pairing import Draw, Pairs, independent, paired, shared
 from stabledrl.training.phases import PhaseCollector
@@ -83,12 +83,14 @@ def collect_phases(cfg: DictConfig, phases: int) -> Probe:
     algorithm = build_algorithm(cfg)
     # only the first update is at θ = θ_old, and nothing has drifted
     settings = replace(phase_settings(cfg), inner_updates=1, drift_every=0)
-    collector = PhaseCollector(build(cfg.task), build(cfg.sampler), algorithm, settings, cfg.seed)
+    task = build(cfg.task)
+    collector = PhaseCollector(task, build(cfg.sampler), algorithm, settings, cfg.seed)
     policy = build(cfg.model).train()  # as in training
     collected = []
     for number in range(phases):
         phase = collector(policy, policy, number)
         collected.append(Collected(number, phase.rollout.sequences, phase.reward))
+    release(task)
     rows = settings.prompts_per_batch * settings.group_size
     return Probe(algorithm, policy, collected, cfg.seed, rows)
 

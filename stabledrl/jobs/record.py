@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -24,6 +24,8 @@ from rich.panel import Panel
 
 from stabledrl.config import print_config
 from stabledrl.fingerprint import resolved_hash
+
+Thing = TypeVar("Thing")
 
 PACKAGES = ("torch", "lightning", "transformers", "hydra-core", "omegaconf", "wandb")
 
@@ -47,6 +49,7 @@ class Record:
         self._hash = resolved_hash(cfg)
         self._start = time.perf_counter()
         self._seed = int(cfg.seed)
+        self._used: list[Any] = []
         if cfg.extras.threads is not None:
             torch.set_num_threads(cfg.extras.threads)
         quieten_libraries()
@@ -56,6 +59,14 @@ class Record:
         unfinished = self.directory / "config.yaml.part"
         unfinished.write_text(OmegaConf.to_yaml(cfg, resolve=True))
         unfinished.replace(self.directory / "config.yaml")  # a kill leaves a whole one
+
+    def using(self, thing: Thing) -> Thing:
+        """The same, closed (if it can be) when the job finishes: processes of a task, …
+
+        Processes end with the one that started them too, so a job that fails leaves none either.
+        """
+        self._used.append(thing)
+        return thing
 
     def finish(
         self,
@@ -69,6 +80,8 @@ class Record:
 
         findings: what else stands at the top of summary.json. rows: what else stands in the panel.
         """
+        for thing in self._used:
+            release(thing)
         total = time.perf_counter() - self._start
         summary = {
             "status": "finished",
@@ -94,6 +107,13 @@ class Record:
         width = max(len(name) for name, _ in lines)
         body = "\n".join(f"[bold]{name:<{width}}[/]  {escape(value)}" for name, value in lines)
         Console().print(Panel(body, title="results", expand=False))
+
+
+def release(thing: object) -> None:
+    """Close what can be closed."""
+    close = getattr(thing, "close", None)
+    if close is not None:
+        close()
 
 
 def quieten_libraries() -> None:

@@ -18,7 +18,7 @@ def train(cfg: DictConfig) -> float | None:
     """Train a policy, from `ckpt_path` if set; returns the optimised metric."""
     checkpoint = starting_point(cfg)
     record = Record(cfg)
-    task, sampler = build(cfg.task), build(cfg.sampler)
+    task, sampler = record.using(build(cfg.task)), build(cfg.sampler)
     collector = PhaseCollector(
         task=task,
         sampler=sampler,

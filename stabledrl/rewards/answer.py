@@ -36,16 +36,25 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
+def marked_answer(text: str) -> str | None:
+    r"""The last `<answer>` block or, without one, the last `\boxed{…}`; stripped, None for neither.
+
+    A `\boxed{…}` inside the block wins over the words around it.
+    """
+    block = last_block(text)
+    boxed = last_boxed(text if block is None else block)
+    answer = block if boxed is None else boxed
+    return None if answer is None else answer.strip()
+
+
 def final_answer(text: str) -> str:
     r"""What a completion answers: the last `<answer>` block, else the whole text, stripped.
 
     A `\boxed{…}` inside it wins over the words around it. An opened and never closed `<answer>`
     is no block: such a text keeps its tag, and no grader takes a tag for an answer.
     """
-    block = last_block(text)
-    answer = text if block is None else block
-    boxed = last_boxed(answer)
-    return (answer if boxed is None else boxed).strip()
+    answer = marked_answer(text)
+    return text.strip() if answer is None else answer
 
 
 def _outside(text: str) -> list[str] | None:

@@ -6,6 +6,7 @@ which items belong to which split, and this module says which generator draws it
 
 from __future__ import annotations
 
+import hashlib
 import random
 from difflib import get_close_matches
 
@@ -19,6 +20,24 @@ def require_split(split: str) -> None:
     nearest = get_close_matches(split, SPLITS, n=1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     raise ValueError(f"unknown split {split!r}{hint}; there are train, validation and test")
+
+
+def question_hash(question: str) -> str:
+    """Identity of a question, whatever white space it is written with."""
+    return hashlib.sha256(" ".join(question.split()).encode()).hexdigest()[:16]
+
+
+def split_of_key(key: str, validation_share: float, test_share: float) -> str:
+    """Split of an item by the SHA-256 of its key: the same in every file, order and process.
+
+    Shares are rounded to thousandths. Test takes the hash's lowest residues, validation the next.
+    """
+    residue = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 1000
+    if residue < round(test_share * 1000):
+        return "test"
+    if residue < round((validation_share + test_share) * 1000):
+        return "validation"
+    return "train"
 
 
 def item_generator(task: str, split: str, seed: int, index: int) -> random.Random:

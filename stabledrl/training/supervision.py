@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
+from stabledrl.rollout import rendered
 from stabledrl.training.module import OptimizerFactory, PolicyModule, Schedule, Validation
 from stabledrl.types import Corruption, Estimator, Prompt, Sequences, Task
 
@@ -44,6 +45,7 @@ class Curriculum:
 
 def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: int) -> Sequences:
     """Prompts with their solutions, filled with end tokens; ValueError for one that is too long."""
+    prompts = rendered(policy, prompts)
     prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
     end = policy.facts.end_token_ids[0]
     rows = []

@@ -12,6 +12,8 @@ from transformers import LlamaForCausalLM
 from stabledrl.models import checkpoint as checkpoints
 from stabledrl.models.llada import PREFIX, load
 from stabledrl.policy import PROJECTIONS
+from stabledrl.rollout import rendered
+from stabledrl.types import Prompt
 from tests.policies import LLADA
 
 GOLDEN = load_file(LLADA / "golden.safetensors")
@@ -72,12 +74,16 @@ def test_facts_come_from_the_checkpoint():
 
 
 def test_prompts_stand_in_the_chat_template_and_are_padded_on_the_left():
-    ids, mask = load(str(LLADA)).encode(["ab", "abcd"])
+    policy = load(str(LLADA))
+    prompts = rendered(policy, [Prompt(text, "t", "k") for text in ("ab", "abcd")])
+    ids, mask = policy.encode([prompt.text for prompt in prompts])
     one, two = ([2 + ord(letter) - 32 for letter in f"u:{text} a:"] for text in ("ab", "abcd"))
     assert ids.tolist() == [[0, 0, *one], two]
     assert mask.int().tolist() == [[0] * 2 + [1] * 7, [1] * 9]
-    ids, _ = load(str(LLADA), chat_template=False).encode(["ab"])
-    assert ids.tolist() == [one[2:4]]
+    plain = load(str(LLADA), chat_template=False)
+    assert rendered(plain, prompts[:1]) == prompts[:1]
+    talk = [Prompt("", "t", "k", messages=(("user", "ab"),))]  # a conversation is one in any case
+    assert rendered(plain, talk)[0].text == prompts[0].text
 
 
 def test_a_chat_template_has_to_be_there(folder):

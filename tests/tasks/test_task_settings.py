@@ -8,11 +8,13 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from stabledrl.tasks.arithmetic import Arithmetic
 from stabledrl.tasks.countdown import Countdown
 from stabledrl.tasks.sudoku import Sudoku
 
 FOLDER = Path(__file__).parents[2] / "conf" / "task"
 SUDOKU = Sudoku().prompt("1204340021404021")
+ARITHMETIC = Arithmetic().prompt(23, "*", 45)
 COUNTDOWN = Countdown().prompt([2, 3], 5)
 
 
@@ -20,6 +22,7 @@ COUNTDOWN = Countdown().prompt([2, 3], 5)
     ("file", "plain", "prompt", "completions"),
     [
         ("sudoku.yaml", Sudoku(), SUDOKU, ["1234341221434321", "1234341221434421", "", "1"]),
+        ("arithmetic.yaml", Arithmetic(), ARITHMETIC, ["1035", "1036", "", "x"]),
         ("countdown.yaml", Countdown(), COUNTDOWN, ["2+3", "2*3", "2", ""]),
     ],
 )
