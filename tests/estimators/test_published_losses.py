@@ -29,7 +29,6 @@ from stabledrl.penalty import DivergencePenalty, divided, pooled, sequence
 from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption
 from tests.phases import PER_TOKEN, TOKEN, algorithm
-from tests.policies import golden_llada
 from tests.published import (
     MASK,
     PROMPT,
@@ -42,11 +41,6 @@ from tests.published import (
 )
 
 FOLDER = Path(__file__).parent.parent / "golden"
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return golden_llada()
 
 
 @pytest.fixture(scope="module")
