@@ -24,7 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stabledrl.config import register_resolvers, validate
-from stabledrl.errors import ConfigurationError, UserError, did_you_mean, listing, unknown_key
+from stabledrl.errors import (
+    ConfigurationError,
+    UserError,
+    did_you_mean,
+    listing,
+    one_line,
+    unknown_key,
+)
 from stabledrl.fingerprint import resolved_hash
 from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
 
@@ -193,7 +200,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OmegaConfBaseException | HydraException):
         lines = [_first_line(error), _first_line(error.__cause__) if error.__cause__ else ""]
         return ": ".join(filter(None, lines))
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _about_key(error: OmegaConfBaseException) -> str:

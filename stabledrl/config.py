@@ -16,7 +16,7 @@ from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stabledrl.directories import last_directory, run_family, sweep_directory
-from stabledrl.errors import ConfigurationError, UserError, listing
+from stabledrl.errors import ConfigurationError, UserError, listing, one_line
 from stabledrl.files import content_hash
 from stabledrl.fingerprint import material, resolved_hash
 
@@ -82,7 +82,7 @@ def build(node: DictConfig, **arguments: Any) -> Any:
         return instantiate(node, _convert_="all", **arguments)
     except InstantiationException as error:
         if isinstance(error.__cause__, UserError | ValueError | TypeError | OSError):
-            reason = " ".join(str(error.__cause__).split())
+            reason = one_line(error.__cause__)
             raise UserError(f"{node.get('_target_')}: {reason}") from error
         raise
 

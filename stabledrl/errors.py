@@ -27,6 +27,11 @@ class ConfigurationError(UserError):
         return type(self), (self.faults,)
 
 
+def one_line(error: object, limit: int | None = None) -> str:
+    """The words of an error on one line, at most `limit` characters of them."""
+    return " ".join(str(error).split())[:limit]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'epsilon'?` with the nearest known word, or nothing if none is near."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)

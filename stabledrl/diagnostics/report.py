@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -47,7 +48,7 @@ class Section:
     runs: Sequence[Run]
     drawings: Sequence[Drawing]
 
-    @property
+    @cached_property
     def arms(self) -> list[ArmSummary]:
         """In the order of their final held-out solve rate."""
         return ranked(summarize(self.runs))

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stabledrl.declarations import declares
 from stabledrl.diagnostics.dashboard import Dashboard
-from stabledrl.errors import ConfigurationError, UserError, did_you_mean
+from stabledrl.errors import ConfigurationError, UserError, did_you_mean, one_line
 from stabledrl.jobs.loggers import SETTINGS, quieten_wandb
 from stabledrl.jobs.record import Record
 
@@ -92,7 +92,7 @@ def upload(described: Dashboard, offline: bool, directory: Path) -> str:
     except Offline:
         raise
     except Exception as error:  # whatever the server or the network says, the file is there
-        raise Offline(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise Offline(f"{type(error).__name__}: {one_line(error)}") from error
 
 
 def _refuse_unknown(cfg: DictConfig, arms: list[str]) -> None:

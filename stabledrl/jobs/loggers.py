@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 from stabledrl.config import build
+from stabledrl.errors import one_line
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings/"  # under which a run of a W&B agent logs the groups that its sweep varies
@@ -35,7 +36,7 @@ def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
             loggers.append(logger)
         except Exception as error:  # whatever a logger dies of, the run goes on
             cause = error.__cause__ or error  # Hydra wraps what a constructor raises
-            reason = " ".join(str(cause).split())
+            reason = one_line(cause)
             log.warning("logger %s is off: %s: %s", name, type(cause).__name__, reason)
     return loggers
 

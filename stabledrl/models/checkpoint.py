@@ -24,6 +24,8 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
+from stabledrl.errors import one_line
+
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_SIZE = "5GB"  # what transformers takes
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -99,7 +101,7 @@ def fetch(path: str) -> Path:
         patterns = ["*.safetensors", *(f"*{ending}" for ending in SHIPPED)]
         return Path(huggingface_hub.snapshot_download(path, allow_patterns=patterns))
     except Exception as error:  # offline, unknown, gated: it fails in many ways
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(error, 120)
         raise ValueError(
             f"model.path={path}: no such folder here, and not to be had from the Hugging Face hub "
             f"({type(error).__name__}: {reason}); fetch it where there is a network and give its "
@@ -119,7 +121,7 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
             with safe_open(checkpoint.folder / name, "pt") as file:
                 weights |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except Exception as error:  # missing shard, broken header, too short
-            reason = " ".join(str(error).split())[:120]
+            reason = one_line(error, 120)
             raise checkpoint.fault(f"cannot read {name}: {reason}") from error
     return weights
 
@@ -181,10 +183,15 @@ def weight_faults(
     }
     for kind, names in kinds.items():
         if names:
-            yield (
-                f"{len(names)} {kind} weights for {native.__name__}, {min(names)} first; "
-                "they belong to another config.json or another model="
-            )
+            yield weights_fault(kind, names, native)
+
+
+def weights_fault(kind: str, names: set[str], native: type[PreTrainedModel]) -> str:
+    """What to say of missing, unused or wrongly shaped weights: how many, and the first of them."""
+    return (
+        f"{len(names)} {kind} weights for {native.__name__}, {min(names)} first; "
+        "they belong to another config.json or another model="
+    )
 
 
 def shipped(folder: Path) -> dict[str, bytes]:
@@ -248,7 +255,7 @@ def load_tokenizer(
     try:
         tokenizer = fitting[0].from_pretrained(checkpoint.folder)
     except Exception as error:  # broken files make the readers fail in any way
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(error, 120)
         raise checkpoint.fault(f"cannot read its tokenizer: {reason}") from error
     check_tokenizer(checkpoint, tokenizer, rows, chat_template)
     return tokenizer

@@ -14,13 +14,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from stabledrl.errors import UserError
+from stabledrl.errors import UserError, one_line
 from stabledrl.models.checkpoint import (
     Checkpoint,
     Precision,
     check_tokenizer,
     open_checkpoint,
     weight_files,
+    weights_fault,
 )
 from stabledrl.models.facts import GivenIds, token_ids
 from stabledrl.policy import AdapterFacts, Policy
@@ -122,7 +123,7 @@ def read(
         )
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, **native)
     except Exception as error:  # broken files make the readers fail in any way
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise checkpoint.fault(
             f"transformers cannot load it as a masked language model: {reason}"
         ) from error
@@ -134,10 +135,7 @@ def read(
     for kind, names in faults.items():
         if names:
             hint = " (or name them in model.unused_weights)" if kind == "unused" else ""
-            raise checkpoint.fault(
-                f"{len(names)} {kind} weights for {type(backbone).__name__}, {min(names)} first; "
-                f"they belong to another config.json or another model={hint}"
-            )
+            raise checkpoint.fault(weights_fault(kind, names, type(backbone)) + hint)
     return backbone, tokenizer
 
 

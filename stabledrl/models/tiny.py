@@ -17,6 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from stabledrl.errors import one_line
 from stabledrl.policy import AdapterFacts, Policy
 
 SPECIAL_TOKENS = ("<pad>", "<end>", "<mask>", "<unknown>")
@@ -96,7 +97,7 @@ def load(path: str) -> Policy:
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:  # broken files make the readers fail in any way
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ValueError(f"model.path={path}: {reason}") from error
     backbone, found = loaded
     faults = [*weight_faults(found), *tokenizer_faults(tokenizer, backbone.config.vocab_size)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stabledrl.errors import UserError
+from stabledrl.errors import UserError, one_line
 from stabledrl.files import read_object, split_lines
 
 HUB = "hub:"
@@ -69,7 +69,7 @@ def _from_parquet(path: Path) -> Iterator[Item]:
     try:
         rows = parquet.read_table(path).to_pylist()
     except (OSError, ArrowException) as error:
-        reason = str(error).splitlines()[0]
+        reason = one_line(error, 200)
         raise UserError(f"{path}: cannot be read as parquet: {reason}; set task.path") from error
     return (Item(f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
 

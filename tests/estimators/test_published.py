@@ -25,7 +25,6 @@ from stabledrl.functional.reduce import token_log_probability
 from stabledrl.policy import Policy
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 from tests.phases import SEQUENCE, algorithm, keyed
-from tests.policies import golden_llada
 from tests.published import (
     END,
     MASK,
@@ -36,11 +35,6 @@ from tests.published import (
 )
 
 FOLDER = Path(__file__).parent.parent / "golden"
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return golden_llada()
 
 
 @dataclass(frozen=True)

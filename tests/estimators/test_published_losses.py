@@ -1,10 +1,10 @@
 """Whole objectives from our parts against the losses and gradients of d1, ESPO, GDPO, DiffuCoder.
 
-Everything runs on the published tiny LLaDA from the recorded masks: estimator, ratio level,
-clipping, normalization, penalty. Gradients are with respect to the final norm's weight, the only
-one recorded. A published loss of clipped ratios has our gradient and another value, which
-`published.Clip` puts together from the same parts; old and reference likelihoods come from
-perturbed policies and are recorded numbers.
+Everything runs on the published tiny LLaDA, ESPO and DiffuCoder on the tiny Dream too, from the
+recorded masks: estimator, ratio level, clipping, normalization, penalty. Gradients are with respect
+to the final norm's weight, the only one recorded. A published loss of clipped ratios has our
+gradient and another value, which `published.Clip` puts together from the same parts; old and
+reference likelihoods come from perturbed policies and are recorded numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from stabledrl.estimators.quadrature import Quadrature
 from stabledrl.functional import advantage, kl, normalization
 from stabledrl.functional.quadrature import gauss_legendre, node_rate, quadrature_weight
 from stabledrl.functional.strata import both_sides, mean_weight
+from stabledrl.models import dream
 from stabledrl.penalty import DivergencePenalty, divided, pooled, sequence
 from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption
-from tests.estimators.outcomes import Recorded
 from tests.phases import PER_TOKEN, TOKEN, algorithm
-from tests.policies import golden_llada
 from tests.published import (
     MASK,
     PROMPT,
@@ -45,8 +44,9 @@ FOLDER = Path(__file__).parent.parent / "golden"
 
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
-    return golden_llada()
+def shifted() -> Policy:
+    """The published tiny Dream."""
+    return dream.load(str(FOLDER / "dream"), chat_template=False)
 
 
 ESPO = load_file(FOLDER / "espo.safetensors")
@@ -83,29 +83,30 @@ def espo(model: str, iteration: int, clip: Clip, beta: float, old: str) -> tuple
     return chosen, batch
 
 
+@pytest.mark.parametrize("model", ["llada", "dream"])
 @pytest.mark.parametrize(("case", "iteration", "clip", "beta", "old"), ESPO_CASES)
-def test_espo(case: str, iteration: int, clip: Clip, beta: float, old: str, policy: Policy) -> None:
+def test_espo(
+    model: str,
+    case: str,
+    iteration: int,
+    clip: Clip,
+    beta: float,
+    old: str,
+    policy: Policy,
+    shifted: Policy,
+) -> None:
     """We follow the paper in the masks' sizes (rounded down) and in what counts (no end fill).
 
     From the recorded masks, with every position counted, the objective is that of the code.
     """
-    chosen, batch = espo("llada", iteration, clip, beta, old)
-    value = chosen.estimator(policy, batch.sequences, batch.corruption).value
-    assert_agrees("espo value", value, ESPO["llada/elbo_new"][:, iteration])
-    expected = ESPO[f"llada/loss/{case}/loss"]
-    assert_agrees("espo loss", clip.value(chosen, policy, batch), expected, atol=1e-6)
-    output = chosen.loss(policy, batch)
-    assert_gradient("espo", output, policy, ESPO[f"llada/loss/{case}/grad_final_norm"])
-
-
-@pytest.mark.parametrize(("case", "iteration", "clip", "beta", "old"), ESPO_CASES)
-def test_espo_on_dream(case: str, iteration: int, clip: Clip, beta: float, old: str) -> None:
-    """The loss from recorded token log-probabilities: Dream's gradient needs Dream's weights."""
-    chosen, batch = espo("dream", iteration, clip, beta, old)
-    sides = [ESPO[f"dream/token_logp_{side}"][iteration] for side in ("masked", "complement")]
-    scorer = Recorded(batch.corruption, torch.cat(sides))
-    expected = ESPO[f"dream/loss/{case}/loss"]
+    chosen, batch = espo(model, iteration, clip, beta, old)
+    scorer = shifted if model == "dream" else policy
+    value = chosen.estimator(scorer, batch.sequences, batch.corruption).value
+    assert_agrees("espo value", value, ESPO[f"{model}/elbo_new"][:, iteration])
+    expected = ESPO[f"{model}/loss/{case}/loss"]
     assert_agrees("espo loss", clip.value(chosen, scorer, batch), expected, atol=1e-6)
+    output = chosen.loss(scorer, batch)
+    assert_gradient("espo", output, scorer, ESPO[f"{model}/loss/{case}/grad_final_norm"])
 
 
 def test_advantages_of_espo() -> None:
@@ -200,34 +201,30 @@ COUPLED_CASES = [
 ]
 
 
+@pytest.mark.parametrize("name", ["llada_noshift", "dream"])
 @pytest.mark.parametrize(("case", "iteration", "clip", "penalty"), COUPLED_CASES)
 def test_coupled_grpo(
-    case: str, iteration: int, clip: Clip, penalty: DivergencePenalty, policy: Policy
+    name: str,
+    case: str,
+    iteration: int,
+    clip: Clip,
+    penalty: DivergencePenalty,
+    policy: Policy,
+    shifted: Policy,
 ) -> None:
     """The code's weights, by which a token value counts 3/2 of a log-probability in the mean."""
-    name = "llada_noshift"
+    scorer = shifted if name == "dream" else policy
     chosen, batch = coupled_grpo(name, iteration, clip, penalty)
     counted = batch.sequences.completion_mask
-    value = chosen.estimator(policy, batch.sequences, batch.corruption).token_value
+    value = chosen.estimator(scorer, batch.sequences, batch.corruption).token_value
     assert value is not None
     recorded = torch.where(counted, COUPLED[f"{name}/logp_new"][:, iteration], 0)
     assert_agrees("coupled_grpo value", value, recorded)
     expected = COUPLED[f"{name}/loss/{case}/loss"]
-    assert_agrees("coupled_grpo loss", clip.value(chosen, policy, batch), expected, atol=1e-6)
-    output = chosen.loss(policy, batch)
-    published = COUPLED[f"{name}/loss/{case}/grad_final_norm"]
-    assert_gradient("coupled_grpo", output, policy, published)
-
-
-@pytest.mark.parametrize(("case", "iteration", "clip", "penalty"), COUPLED_CASES)
-def test_coupled_grpo_on_dream(
-    case: str, iteration: int, clip: Clip, penalty: DivergencePenalty
-) -> None:
-    """The loss from recorded token log-probabilities: Dream's gradient needs Dream's weights."""
-    chosen, batch = coupled_grpo("dream", iteration, clip, penalty)
-    scorer = Recorded(batch.corruption, COUPLED["dream/token_logp_three_inputs"][iteration])
-    expected = COUPLED[f"dream/loss/{case}/loss"]
     assert_agrees("coupled_grpo loss", clip.value(chosen, scorer, batch), expected, atol=1e-6)
+    output = chosen.loss(scorer, batch)
+    published = COUPLED[f"{name}/loss/{case}/grad_final_norm"]
+    assert_gradient("coupled_grpo", output, scorer, published)
 
 
 D1 = load_file(FOLDER / "d1.safetensors")

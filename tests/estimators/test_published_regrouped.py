@@ -25,16 +25,10 @@ from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption, Likelihood, Scorer, Sequences
 from tests.estimators.test_published import AGRPO, TRACERL, AsSampled
 from tests.phases import PER_TOKEN, TOKEN, algorithm, keyed
-from tests.policies import golden_llada
 from tests.published import END, MASK, PROMPT, assert_agrees, clipped_value, published_sequences
 
 FOLDER = Path(__file__).parent.parent / "golden"
 ppo = partial(clipping.conditional, epsilon_low=0.2, epsilon_high=0.2)
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return golden_llada()
 
 
 def gradient(loss: Tensor, policy: Policy) -> Tensor:

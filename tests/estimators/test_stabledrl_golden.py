@@ -28,7 +28,6 @@ from stabledrl.functional.masking import block_random, counted_tokens
 from stabledrl.policy import Policy
 from stabledrl.types import Batch, Corruption, Likelihood, Sequences
 from tests.phases import PER_TOKEN, algorithm
-from tests.policies import golden_llada
 from tests.published import END, MASK, PROMPT, assert_agrees
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -39,11 +38,6 @@ CASES = FACTS["logp_cases"]
 LOSSES = [case for case in FACTS["loss_cases"] if case["estimate_for_nonpositive"] != "zero"]
 # weight of the upper bound where A ≤ 0
 WEIGHTS = {"elbo": 0.0, "eubo": 1.0, "mix": 0.5}
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return golden_llada()
 
 
 def key(case: dict[str, str]) -> str:
