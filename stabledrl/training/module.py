@@ -213,7 +213,8 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
-        output = self.collector.algorithm.loss(self.policy, batch)
+        rows = self.collector.settings.rows
+        output = self.collector.algorithm.loss(self.policy, batch, rows)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
         return output.loss
