@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from typing import Any
 
+import torch
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch.utils.checkpoint import checkpoint
@@ -16,6 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from stabledrl.errors import UserError
 from stabledrl.policy import Policy
 
+# of a layer's code that may be compiled: with and without gradient, adapter, inference mode, in a
+# batch of one, …; beyond torch's own 8 it would silently go on uncompiled
+VARIANTS = 64
 COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -52,6 +56,8 @@ class Acceleration:
                 f"acceleration: transformers does not say what a layer of "
                 f"{type(backbone).__name__} is: set both of its keys to false"
             )
+        if self.compile:
+            torch._dynamo.config.recompile_limit = VARIANTS
         for layer in layers:
             if self.activation_checkpointing:
                 # what activation_checkpointing_enable sets, whose name and defaults have changed
