@@ -16,6 +16,7 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     trains_on          job: "rollouts", "solutions" or None ("rollouts")
     scores_texts       job: scores completions that it is given as text (False)
     collects_phases    job: gathers rollout phases (where it trains on rollouts)
+    needs_training     adapter: does nothing to a model before it is trained (False)
     metrics            job: what `optimized_metric` may name (None: not checked)
 
 with what is taken for granted where nothing is stated in parentheses.

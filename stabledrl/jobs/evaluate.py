@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.functional.evaluation import pass_at_k, wilson_interval
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import collect, records
@@ -29,7 +30,7 @@ def evaluate(
     """
     record = Record(cfg)
     task = record.using(build(cfg.task))
-    sampler, policy = build(cfg.sampler), build(cfg.model)
+    sampler, policy = build(cfg.sampler), build_policy(cfg)
     items = task.prompts(split, 0, 0, prompts)
     metrics: dict[str, float] = {}
     folder = record.directory / "completions"

@@ -15,7 +15,7 @@ from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
-from stabledrl.types import Batch, Task
+from stabledrl.types import Batch, Scorer, Task
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PhaseCollector:
     settings: PhaseSettings
     seed: int
 
-    def __call__(self, policy: Policy, reference: Policy | None, phase: int) -> Phase:
+    def __call__(self, policy: Policy, reference: Scorer | None, phase: int) -> Phase:
         """Sample and grade N·G completions, evaluate the old policy, prepare μ batches."""
         settings, count = self.settings, self.settings.prompts_per_phase
         rollout = collect(
@@ -101,7 +101,7 @@ class PhaseCollector:
             metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)
         return Phase(rollout, reward, batches, metrics)
 
-    def _drift(self, policy: Policy, reference: Policy, rollout: Rollout, phase: int) -> float:
+    def _drift(self, policy: Policy, reference: Scorer, rollout: Rollout, phase: int) -> float:
         size, rows = self.settings.group_size, self.settings.rows
         generator = keyed_generator("drift", self.seed, phase)
         return float(
