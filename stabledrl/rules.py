@@ -111,8 +111,8 @@ def attention_is_supported(cfg: Settings) -> Iterator[str]:
     model, job = component(cfg, "model"), component(cfg, "job")
     if getattr(model, "block_causal", False) and getattr(job, "loads_model", True):
         yield (
-            f"model._target_={select(cfg, 'model._target_')}: the model is block-causal, and sampling "
-            "from it or scoring with it is not supported yet: take a bidirectional one "
+            f"model._target_={select(cfg, 'model._target_')}: the model is block-causal, and "
+            "sampling from it or scoring with it is not supported yet: take a bidirectional one "
             "(model=llada_8b, dream_7b, …)"
         )
 

@@ -1,4 +1,4 @@
-"""Fast-dLLM v2's own files: block-causal and shifted, checked against transformers' Qwen2 itself."""
+"""Fast-dLLM v2's own files: block-causal and shifted, checked against transformers' Qwen2."""
 
 from __future__ import annotations
 
