@@ -108,6 +108,17 @@ def one_process(cfg: Settings) -> Iterator[str]:
         )
 
 
+def attention_is_supported(cfg: Settings) -> Iterator[str]:
+    """Block-causal models load, but nobody samples from them or scores with them yet."""
+    model, job = component(cfg, "model"), component(cfg, "job")
+    if getattr(model, "block_causal", False) and getattr(job, "loads_model", True):
+        yield (
+            f"model._target_={select(cfg, 'model._target_')}: the model is block-causal, and "
+            "sampling from it or scoring with it is not supported yet: take a bidirectional one "
+            "(model=llada_8b, dream_7b, …)"
+        )
+
+
 def threshold_means_something(cfg: Settings) -> Iterator[str]:
     """A threshold compares confidences with a probability."""
     threshold, confidence = select(cfg, "sampler.threshold"), component(cfg, "sampler.confidence")
@@ -197,6 +208,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     numbers_are_in_range,
     phase_divides,
     one_process,
+    attention_is_supported,
     threshold_means_something,
     metric_is_measured,
     training_ends,

@@ -242,3 +242,15 @@ def test_a_checkpoint_is_refused_where_nothing_goes_on_from_it(tmp_path):
     ]
     assert told(evaluate | {"ckpt_path": None}) == []
     assert told(evaluate | {"job._target_": "stabledrl.jobs.train.train"}) == []
+
+
+@pytest.mark.parametrize("family", ["sdar", "fast_dllm_v2"])
+def test_block_causal_models_are_refused_where_they_would_be_sampled_or_scored(family):
+    loader = f"stabledrl.models.{family}.load"
+    for job in ("train", "pretrain", "evaluate", "probe", "generate", "score"):
+        (line,) = told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"})
+        assert line.startswith(f"model._target_={loader}: the model is block-causal")
+        bidirectional = {"model._target_": "stabledrl.models.dream.load"}
+        assert told(bidirectional | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+    for job in ("grade", "report", "dashboard"):
+        assert told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
