@@ -63,7 +63,10 @@ def test_an_adapter_trains_and_the_rest_stays(option, tmp_path):
     settings = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())
     assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 2, 4)
     again = configured(tmp_path / "eval", option, tmp_path / "run/model", "job=evaluate")
-    assert evaluate(again, split="test", prompts=2, k=0) is not None
+    assert (
+        evaluate(again, split="test", prompts=2, samples=0, k=None, lengths=None, steps=None)
+        is not None
+    )
 
 
 def test_a_resumed_run_with_a_reference_equals_one_without_interruption(tmp_path):
@@ -219,7 +222,7 @@ def test_the_command_line_from_the_base_to_an_evaluation(tmp_path):
     with (run / "metrics.csv").open(newline="") as file:
         steps = [row["step"] for row in csv.DictReader(file) if row["train/loss"]]
     assert steps == ["0", "1", "2", "3"]
-    evaluation = ["job=evaluate", f"model.path={run}/model", "job.prompts=2", "job.k=0"]
+    evaluation = ["job=evaluate", f"model.path={run}/model", "job.prompts=2", "job.samples=0"]
     command(tmp_path, *common, *evaluation)
     [result] = tmp_path.glob("outputs/evaluate/*/*/summary.json")
     assert json.loads(result.read_text())["status"] == "finished"
