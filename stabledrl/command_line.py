@@ -28,6 +28,7 @@ from stabledrl.errors import (
     ConfigurationError,
     UserError,
     did_you_mean,
+    first_line,
     listing,
     one_line,
     unknown_key,
@@ -184,7 +185,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     # OmegaConf puts what a resolver raises into words of its own
-    kind, wrapped, words = _first_line(error).partition(" raised while resolving interpolation: ")
+    kind, wrapped, words = first_line(error).partition(" raised while resolving interpolation: ")
     if wrapped and kind == UserError.__name__:
         return words
     if isinstance(error, MissingConfigException) and error.options is not None:
@@ -193,12 +194,12 @@ def explain(error: BaseException) -> str:
         options = f"options: {listing(error.options)}" if error.options else "the group is empty"
         return f"{group}={option}: no such option{hint} ({options})"
     if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': {_first_line(error)}"
+        return f"cannot read '{error.override}': {first_line(error)}"
     for source in (error.__cause__, error):
         if isinstance(source, OmegaConfBaseException) and source.full_key:
             return f"{source.full_key}: {_about_key(source)}"
     if isinstance(error, OmegaConfBaseException | HydraException):
-        lines = [_first_line(error), _first_line(error.__cause__) if error.__cause__ else ""]
+        lines = [first_line(error), first_line(error.__cause__) if error.__cause__ else ""]
         return ": ".join(filter(None, lines))
     return f"{type(error).__name__}: {one_line(error)}"
 
@@ -208,13 +209,9 @@ def _about_key(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
     if not known or str(error.key) in known:
-        return _first_line(error)
+        return first_line(error)
     told = unknown_key(str(error.key), known)
     return told if "did you mean" in told else f"{told}; +key adds one its yaml leaves out"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def _refuse_unknown_local(context: Any) -> None:

@@ -16,7 +16,7 @@ from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stabledrl.directories import last_directory, run_family, sweep_directory
-from stabledrl.errors import ConfigurationError, UserError, listing, one_line
+from stabledrl.errors import ConfigurationError, UserError, first_line, listing, one_line
 from stabledrl.files import content_hash
 from stabledrl.fingerprint import material, resolved_hash
 
@@ -69,7 +69,7 @@ def _read(parent: Container, key: Any, path: str, faults: list[Fault]) -> Any:
         borrowed = isinstance(value, dict) and OmegaConf.is_interpolation(parent, key)
         return Borrowed(value) if borrowed else value
     except OmegaConfBaseException as error:
-        faults.append(Fault(path, str(error).strip().splitlines()[0]))
+        faults.append(Fault(path, first_line(error)))
         return MISSING
 
 

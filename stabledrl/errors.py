@@ -32,6 +32,11 @@ def one_line(error: object, limit: int | None = None) -> str:
     return " ".join(str(error).split())[:limit]
 
 
+def first_line(error: object) -> str:
+    """The first line of an error's words that says anything, or nothing if none does."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'epsilon'?` with the nearest known word, or nothing if none is near."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)

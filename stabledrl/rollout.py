@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
@@ -172,6 +174,12 @@ def records(rollout: Rollout) -> list[dict[str, object]]:
         }
         for index, (text, verdict) in enumerate(zip(rollout.texts, rollout.rewards, strict=True))
     ]
+
+
+def write_completions(path: Path, rollout: Rollout) -> None:
+    """A line for each completion, its record."""
+    with path.open("w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records(rollout))
 
 
 def truncations(

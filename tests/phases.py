@@ -78,16 +78,20 @@ def moved_policy(strength: float) -> Policy:
 
 
 class Counting:
-    """Counts the evaluations of a scorer."""
+    """Counts the evaluations of a scorer, and the rows of each."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.calls = 0
+        self.rows: list[int] = []
+
+    @property
+    def calls(self) -> int:
+        return len(self.rows)
 
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
     ) -> Tensor:
-        self.calls += 1
+        self.rows.append(len(sequences))
         return self.scorer.log_likelihood(sequences, mask, prompt_mask)
 
 

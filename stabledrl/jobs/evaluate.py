@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +18,7 @@ from stabledrl.jobs.evaluating import Numbers, common, settings_of, several_k
 from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.randomness import keyed_generator
-from stabledrl.rollout import Rollout, collect, records
+from stabledrl.rollout import collect, write_completions
 
 Sizes = Annotated[list[Annotated[int, Gt(0)]], Len(1)]
 
@@ -60,12 +59,6 @@ def evaluate(
         write_table(record.directory / "evaluation.csv", found)
     _tell(record, split, found, several)
     return float(found[0]["greedy/solved"])
-
-
-def write_completions(path: Path, rollout: Rollout) -> None:
-    """A line for each completion, as job=grade reads them."""
-    with path.open("w") as file:
-        file.writelines(json.dumps(item) + "\n" for item in records(rollout))
 
 
 def write_table(path: Path, found: Sequence[Numbers]) -> None:

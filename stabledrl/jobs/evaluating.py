@@ -50,18 +50,18 @@ def settings_of(
     found: list[Setting] = []
     faults: list[str] = []
     needed = cfg.task.get("fixed_length")
-    for length, passes in itertools.product(
+    for length, count in itertools.product(
         dict.fromkeys(lengths or [cfg.sampler.length]),
         dict.fromkeys(steps or [cfg.sampler.steps]),
     ):
-        given = {"job.lengths": lengths and length, "job.steps": steps and passes}
+        given = {"job.lengths": lengths and length, "job.steps": steps and count}
         name = " with ".join(f"{key}={value}" for key, value in given.items() if value)
         if lengths and isinstance(needed, int) and length < needed:
             faults.append(f"{name} is too short: task.fixed_length={needed} tokens are needed")
             continue
-        chosen = OmegaConf.merge(cfg, {"sampler": {"length": length, "steps": passes}})
+        chosen = OmegaConf.merge(cfg, {"sampler": {"length": length, "steps": count}})
         try:
-            found.append(Setting(length, passes, build(chosen.sampler)))
+            found.append(Setting(length, count, build(chosen.sampler)))
         except UserError as error:
             faults.append(f"{name}: {str(error).removeprefix(f'{cfg.sampler._target_}: ')}")
     if faults:

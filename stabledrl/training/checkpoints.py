@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stabledrl.errors import UserError
+from stabledrl.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ def read(path: Path) -> dict[str, Any]:
         reason = "something else than tensors and plain values is in it"
         raise UserError(f"ckpt_path={path}: not a readable checkpoint ({reason})") from error
     except Exception as error:  # broken bytes make the reader fail in any way
-        raise UserError(f"ckpt_path={path}: not a readable checkpoint ({_brief(error)})") from error
+        reason = first_line(error)[:100] or type(error).__name__
+        raise UserError(f"ckpt_path={path}: not a readable checkpoint ({reason})") from error
     if not isinstance(content, dict) or not content.keys() >= OURS:
         raise UserError(f"ckpt_path={path}: not a training checkpoint")
     return content
@@ -127,7 +128,3 @@ def sampled_hash(tensors: Mapping[str, Tensor], values: int = 64) -> str:
         found.update(f"{name} {tuple(tensor.shape)}".encode())
         found.update(some.numpy().tobytes())
     return found.hexdigest()
-
-
-def _brief(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__

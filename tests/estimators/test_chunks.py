@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from stabledrl.estimators.elbo import Elbo
 from stabledrl.functional import clipping, normalization
 from stabledrl.functional.kl import k2
-from stabledrl.pairing import paired
 from stabledrl.penalty import DivergencePenalty, sequence
 from stabledrl.policy import Policy
-from stabledrl.types import Batch, Scorer, Sequences
+from stabledrl.types import Batch
 from tests.phases import (
     GROUPS,
     MEMBERS,
@@ -30,20 +27,6 @@ from tests.phases import (
 from tests.policies import tiny_policy
 
 SAMPLES = GROUPS * MEMBERS
-
-
-class Rows(Counting):
-    """Counts the rows of every evaluation."""
-
-    def __init__(self, scorer: Scorer) -> None:
-        super().__init__(scorer)
-        self.rows: list[int] = []
-
-    def log_likelihood(
-        self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
-    ) -> Tensor:
-        self.rows.append(len(sequences))
-        return super().log_likelihood(sequences, mask, prompt_mask)
 
 
 def coupled_batch() -> tuple[Callable[..., object], Policy, Batch]:
@@ -69,7 +52,7 @@ def test_a_split_group_has_the_gradient_of_the_whole(rows: int) -> None:
 
 def test_at_most_so_many_samples_are_computed_together_and_each_twice() -> None:
     loss, policy, batch = coupled_batch()
-    counting = Rows(policy)
+    counting = Counting(policy)
     value = loss(counting, batch, 5).loss
     # two draws of each sample; twelve samples are 5 + 5 + 2
     assert counting.rows == [10, 10, 4]
@@ -79,7 +62,7 @@ def test_at_most_so_many_samples_are_computed_together_and_each_twice() -> None:
 
 def test_a_batch_that_fits_is_computed_once() -> None:
     loss, policy, batch = coupled_batch()
-    counting = Rows(policy)
+    counting = Counting(policy)
     loss(counting, batch, SAMPLES).loss.backward()
     assert counting.rows == [2 * SAMPLES]
 
@@ -102,7 +85,7 @@ def test_between_forward_and_backward_hardly_anything_is_kept() -> None:
 
 
 def test_equal_weights_give_a_ratio_of_one_to_the_last_bit() -> None:
-    chosen = replace(algorithm(), estimator=Elbo(draws=2), pairing=paired)
+    chosen = algorithm()
     policy = tiny_policy()  # float32
     (batch,) = chosen.prepare(policy, None, phase_sequences(), phase_reward(), 1, 5, keyed)
     metrics = chosen.loss(policy, batch, 5).metrics

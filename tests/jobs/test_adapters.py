@@ -22,7 +22,7 @@ from stabledrl.jobs.pretrain import pretrain
 from stabledrl.jobs.train import train
 from stabledrl.models import adapter
 from tests.conftest import ROOT
-from tests.jobs.test_published_checkpoints import GOLDEN, bert, configured
+from tests.jobs.test_published_checkpoints import GOLDEN, GREEDY, configured, published
 from tests.training.small_runs import OVERRIDES, rows, small
 
 LLADA = GOLDEN / "llada"
@@ -45,8 +45,7 @@ def numbers(directory: Path, key: str) -> list[float]:
 
 @pytest.mark.parametrize("option", ["llada_8b", "dream_7b", "masked_lm"])
 def test_an_adapter_trains_and_the_rest_stays(option, tmp_path):
-    golden = {"llada_8b": LLADA, "dream_7b": GOLDEN / "dream"}
-    path = golden.get(option) or bert(tmp_path / "bert")
+    path = published(option, tmp_path)
     train(lora(tmp_path / "run", *LONGER, option=option, path=path))
     assert all(norm > 0 for norm in numbers(tmp_path / "run", "train/grad_norm"))
     before, after = (load_file(p / "model.safetensors") for p in (path, tmp_path / "run/model"))
@@ -63,10 +62,7 @@ def test_an_adapter_trains_and_the_rest_stays(option, tmp_path):
     settings = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())
     assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 2, 4)
     again = configured(tmp_path / "eval", option, tmp_path / "run/model", "job=evaluate")
-    assert (
-        evaluate(again, split="test", prompts=2, samples=0, k=None, lengths=None, steps=None)
-        is not None
-    )
+    assert evaluate(again, split="test", prompts=2, **GREEDY) is not None
 
 
 def test_a_resumed_run_with_a_reference_equals_one_without_interruption(tmp_path):

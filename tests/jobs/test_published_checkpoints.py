@@ -50,10 +50,15 @@ def configured(directory: Path, option: str, path: Path, *overrides: str) -> Dic
     return cfg
 
 
+def published(option: str, directory: Path) -> Path:
+    """A tiny checkpoint for model=option: a golden one, or a BERT made in the directory."""
+    golden = {"llada_8b": GOLDEN / "llada", "dream_7b": GOLDEN / "dream"}
+    return golden.get(option) or bert(directory / "bert")
+
+
 @pytest.fixture(params=["llada_8b", "dream_7b", "masked_lm"])
 def checkpoint(request, tmp_path) -> tuple[str, Path]:
-    golden = {"llada_8b": GOLDEN / "llada", "dream_7b": GOLDEN / "dream"}
-    return request.param, golden.get(request.param) or bert(tmp_path / "bert")
+    return request.param, published(request.param, tmp_path)
 
 
 def test_a_checkpoint_trains_is_saved_in_its_format_and_evaluates(checkpoint, tmp_path):

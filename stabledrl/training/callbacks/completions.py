@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stabledrl.rollout import Rollout, records
+from stabledrl.rollout import Rollout, records, write_completions
 from stabledrl.training.module import ReinforcementModule
 
 
@@ -41,8 +40,7 @@ class Completions(pl.Callback):
         assert pl_module.last_phase is not None
         rollout = pl_module.last_phase.rollout
         self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / f"phase_{phase:05d}.jsonl").open("w") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records(rollout))
+        write_completions(self._directory / f"phase_{phase:05d}.jsonl", rollout)
         if self._shown:
             Console().print(table(rollout, phase, self._shown))
 
