@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Len
 from omegaconf import DictConfig
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -86,13 +87,18 @@ def _flat(numbers: Numbers) -> Iterator[tuple[str, object]]:
 
 def table(found: Sequence[Numbers], several: Sequence[int], split: str) -> Table:
     """A row for each rate of each setting: its interval, and what the completions cost."""
-    picture = Table(title=f"{split}: rates, 95 % interval over prompts", title_justify="left")
-    for title in ("length", "steps", "", "rate", "reward", "forwards", "no verdict", "seconds"):
-        picture.add_column(title, justify="right")
+    picture = Table(
+        title=f"{split}: rates, 95 % interval over prompts",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for title in ("length", "steps", "", "rate", "reward", "forwards", "no verdict"):
+        picture.add_column(title, justify="right", no_wrap=True)
     for numbers in found:
         size = (str(numbers["length"]), str(numbers["steps"]))
         rate = interval(numbers, "greedy/solved")
-        picture.add_row(*size, "greedy pass@1", rate, *_costs(numbers, "greedy"))
+        picture.add_row(*size, "greedy", rate, *_costs(numbers, "greedy"))
         for row, k in enumerate(several):  # the same completions: what they cost stands once
             costs = () if row else _costs(numbers, "sampled")
             picture.add_row(*size, f"pass@{k}", interval(numbers, f"sampled/pass_at_{k}"), *costs)
@@ -105,7 +111,6 @@ def _costs(numbers: Numbers, name: str) -> tuple[str, ...]:
         f"{numbers[f'{name}/reward']:.3f}",
         f"{numbers[f'{name}/forwards']:.1f}",
         str(numbers[f"{name}/no_verdict"]),
-        f"{numbers[f'{name}/seconds']:.1f}",
     )
 
 
