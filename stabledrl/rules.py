@@ -24,6 +24,8 @@ from stabledrl.settings import (
     trains_on,
 )
 
+PRECISIONS = ("None", "32", "32-true", "bf16-mixed")  # as Lightning names them, of those that hold
+
 # What third-party code should have in its annotations.
 MINIMA = (
     ("trainer.max_epochs", 1),  # Lightning's -1 never ends
@@ -128,6 +130,26 @@ def threshold_means_something(cfg: Settings) -> Iterator[str]:
         )
 
 
+def precision_is_kept(cfg: Settings) -> Iterator[str]:
+    """Lightning would convert weights, batches and adapters too, or scale the gradient."""
+    precision = select(cfg, "trainer.precision")
+    if trains_on(cfg) is not None and str(precision) not in PRECISIONS:
+        yield (
+            f"trainer.precision={precision}: should be 32-true or bf16-mixed; a model in "
+            "bfloat16 throughout is model.dtype=bfloat16"
+        )
+
+
+def adapter_is_trained(cfg: Settings) -> Iterator[str]:
+    """An adapter that nobody trains does nothing."""
+    idle = trains_on(cfg) is None and not collects_phases(cfg)
+    if idle and getattr(component(cfg, "adapter"), "needs_training", False):
+        yield (
+            f"adapter: job={component(cfg, 'job').__name__} trains none, and a new one does "
+            "nothing: set adapter=none; model.path=<run>/model has a trained one merged"
+        )
+
+
 def checkpoint_exists(cfg: Settings) -> Iterator[str]:
     """ckpt_path is null, last or the path of a file that is there."""
     path = select(cfg, "ckpt_path")
@@ -191,6 +213,8 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     metric_is_measured,
     training_ends,
     optimizer_accepts_its_numbers,
+    precision_is_kept,
+    adapter_is_trained,
     checkpoint_exists,
     checkpoint_is_used,
 )

@@ -96,6 +96,30 @@ def test_numbers_out_of_range_are_refused(path, value, minimum):
     assert told({path: float("inf")}) == [f"{path}=inf: should be finite"]
 
 
+@pytest.mark.parametrize("job", ["train", "pretrain"])
+def test_precisions_that_hold_are_accepted_and_others_refused(job):
+    job = {"job._target_": f"stabledrl.jobs.{job}.{job}"}
+    for precision in (None, 32, "32", "32-true", "bf16-mixed"):
+        assert told(job | {"trainer.precision": precision}) == []
+    for precision in ("bf16-true", "16-mixed", "16-true", "64-true", 64, 16, "bf16"):
+        (line,) = told(job | {"trainer.precision": precision})
+        assert line.startswith(f"trainer.precision={precision}: should be 32-true or bf16-mixed")
+    evaluate = {"job._target_": "stabledrl.jobs.evaluate.evaluate"}
+    assert told(evaluate | {"trainer.precision": "16-true"}) == []
+
+
+def test_an_adapter_that_nobody_trains_is_refused():
+    lora = {"adapter._target_": "stabledrl.models.adapter.Lora"}
+    for job in ("train", "pretrain", "probe"):
+        assert told(lora | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+    for job in ("evaluate", "generate", "score"):
+        settings = lora | {"job._target_": f"stabledrl.jobs.{job}.{job}"}
+        (line,) = told(settings)
+        assert line.startswith(f"adapter: job={job} trains none")
+        none = {"adapter._target_": "stabledrl.models.adapter.none"}
+        assert told(settings | none) == []
+
+
 def test_training_without_an_end_is_refused():
     trainer = {"trainer._target_": "lightning.pytorch.Trainer"}
     line = "trainer.max_epochs=null: should be a whole number, at least 1"

@@ -17,6 +17,7 @@ from rich.table import Table
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.evaluating import Numbers, common, settings_of, several_k
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, records
@@ -42,7 +43,7 @@ def evaluate(
     settings, several = settings_of(cfg, lengths, steps), several_k(k, samples)
     record = Record(cfg)
     task = record.using(build(cfg.task))
-    policy = build(cfg.model)
+    policy = build_policy(cfg)
     items = task.prompts(split, 0, 0, prompts)
     folder = record.directory / "completions"
     folder.mkdir(exist_ok=True)

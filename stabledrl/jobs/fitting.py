@@ -87,6 +87,7 @@ def fit(
     finally:
         close_loggers()
     module.policy.save_pretrained(record.directory / "model")
+    module.policy.save_adapter(record.directory / "adapter")
     watching = [item.verdict for item in callbacks if isinstance(item, Stability)]
     return _summarize(cfg, record, module, final, watching[0] if watching else None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +22,10 @@ from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training import checkpoints
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
 from stabledrl.training.spikes import Spikes
-from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
+from stabledrl.types import Batch, LossOutput, Prompt, Scorer, Task, to_device
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 Schedule = Callable[[int, int], float]
@@ -82,6 +82,8 @@ class PolicyModule(pl.LightningModule):
         self._gradient_norm: Tensor | None = None
         self._optimizer = optimizer
         self._schedule = schedule
+        self._weights = checkpoints.Weights.of(self)
+        self.strict_loading = not self._weights.frozen  # `Weights.require` is as strict
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser over all trainable parameters, its rate set at every step."""
@@ -116,11 +118,13 @@ class PolicyModule(pl.LightningModule):
         self.history.append({"step": float(self.global_step), **values})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """What is not a tensor: the validations so far."""
+        """The validations so far; of the weights those that are trained."""
         checkpoint["history"] = self.history
+        self._weights.reduce(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there; UserError if it is of other weights."""
+        self._weights.require(checkpoint)
         self.history = list(checkpoint["history"])
 
     def transfer_batch_to_device(
@@ -164,9 +168,9 @@ class PolicyModule(pl.LightningModule):
 class ReinforcementModule(PolicyModule):
     """Policy-gradient training on rollouts.
 
-    reference: the policy training starts from, frozen; outside optimiser and checkpoint; None where
-    nothing reads it. phase: number of the current phase, counted here because Lightning's
-    `current_epoch` lags by one after a resume.
+    reference: the policy training starts from (`Policy.frozen`), outside optimiser and checkpoint;
+    None where nothing reads it. phase: number of the current phase, counted here because
+    Lightning's `current_epoch` lags by one after a resume.
     """
 
     def __init__(
@@ -190,19 +194,24 @@ class ReinforcementModule(PolicyModule):
         frozen = penalty.coefficient > 0 and penalty.reference == "frozen"
         frozen = frozen or collector.settings.drift_every > 0
         # in a list, so that it is no submodule: neither trained nor saved
-        self._reference = [copy.deepcopy(policy).requires_grad_(False)] if frozen else []
+        self._reference = [policy.frozen()] if frozen else []
 
     @property
-    def reference(self) -> Policy | None:
+    def reference(self) -> Scorer | None:
         """The frozen policy, on the device of the trained one, or None."""
-        return self._reference[0].to(self.device) if self._reference else None
+        if not self._reference:
+            return None
+        [frozen] = self._reference
+        return frozen.to(self.device) if isinstance(frozen, Policy) else frozen
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Whole groups, collected when the epoch begins."""
         return DataLoader(PhaseDataset(self._begin, self.collector.settings), batch_size=None)
 
     def _begin(self) -> Phase:
-        self.last_phase = self.collector(self.policy, self.reference, self.phase)
+        # as Lightning runs training steps: at θ = θ_old a ratio would else show the precision
+        with self.trainer.precision_plugin.forward_context():
+            self.last_phase = self.collector(self.policy, self.reference, self.phase)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True
@@ -213,7 +222,8 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
-        output = self.collector.algorithm.loss(self.policy, batch)
+        rows = self.collector.settings.rows
+        output = self.collector.algorithm.loss(self.policy, batch, rows)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
         return output.loss

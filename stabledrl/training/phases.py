@@ -15,7 +15,7 @@ from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
-from stabledrl.types import Batch, Task
+from stabledrl.types import Batch, Scorer, Task
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class PhaseSettings:
     """Sizes of a phase (conf/rollout).
 
     prompts_per_phase: N. group_size: G completions per prompt. inner_updates: μ passes over a
-    phase. prompts_per_batch: groups per forward and backward pass. sampling_rows: completions
-    decoded together (memory only). drift_every: phases between two measurements of the drift from
-    the frozen policy, 0 for none.
+    phase. prompts_per_batch: groups per loss. sampling_rows: completions decoded together, and
+    training_rows: scored together, None for those of a batch (memory only). drift_every: phases
+    between two measurements of the drift from the frozen policy, 0 for none.
     """
 
     prompts_per_phase: int
@@ -33,7 +33,16 @@ class PhaseSettings:
     inner_updates: int
     prompts_per_batch: int
     sampling_rows: int
+    training_rows: int | None = None
     drift_every: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Completions scored together, before an update and in it alike.
+
+        So equal weights give equal likelihoods to the last bit.
+        """
+        return self.training_rows or self.prompts_per_batch * self.group_size
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class PhaseCollector:
     settings: PhaseSettings
     seed: int
 
-    def __call__(self, policy: Policy, reference: Policy | None, phase: int) -> Phase:
+    def __call__(self, policy: Policy, reference: Scorer | None, phase: int) -> Phase:
         """Sample and grade N·G completions, evaluate the old policy, prepare μ batches."""
         settings, count = self.settings, self.settings.prompts_per_phase
         rollout = collect(
@@ -83,7 +92,7 @@ class PhaseCollector:
             rollout.sequences,
             reward,
             settings.inner_updates,
-            settings.prompts_per_batch * settings.group_size,
+            settings.rows,
             lambda label: keyed_generator("masks", self.seed, phase, label),
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
@@ -92,9 +101,8 @@ class PhaseCollector:
             metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)
         return Phase(rollout, reward, batches, metrics)
 
-    def _drift(self, policy: Policy, reference: Policy, rollout: Rollout, phase: int) -> float:
-        size = self.settings.group_size
-        rows = self.settings.prompts_per_batch * size
+    def _drift(self, policy: Policy, reference: Scorer, rollout: Rollout, phase: int) -> float:
+        size, rows = self.settings.group_size, self.settings.rows
         generator = keyed_generator("drift", self.seed, phase)
         return float(
             self.algorithm.drift(policy, reference, rollout.sequences, size, rows, generator)
