@@ -126,6 +126,11 @@ class Policy(nn.Module):
         """Where the weights are."""
         return next(self.backbone.parameters()).device
 
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of prompt and completion that the model was made for; None where nobody says."""
+        return getattr(self.backbone.config, "max_position_embeddings", None)
+
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids and mask [row, position] of prompts, left-padded, on the policy's device.
 

@@ -45,6 +45,7 @@ class RolloutSettings:
     validation_prompts: Positive
     training_rows: Positive | None = None
     drift_every: Annotated[int, Field(ge=0, strict=True)] = 0
+    max_prompt_length: Positive | None = None
 
 
 @pydantic.dataclasses.dataclass(config=STRICT)

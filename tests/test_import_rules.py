@@ -13,7 +13,16 @@ GROUND = {"functional", "types", "randomness", "errors", "declarations", "files"
 POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
-FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "config", "fingerprint"}
+FLOOR = PHASE | {
+    "prompts",
+    "models",
+    "tasks",
+    "rewards",
+    "diagnostics",
+    "training",
+    "config",
+    "fingerprint",
+}
 
 # room -> rooms it may import (itself always); a room that is not here fails the test
 MAY_IMPORT = {
@@ -36,6 +45,7 @@ MAY_IMPORT = {
     "tasks": {"types", "rewards", "errors", "files"},
     "diagnostics": {"functional", "types"},
     "rollout": PHASE,
+    "prompts": PHASE,
     "training": FLOOR,
     "jobs": FLOOR | {"jobs"},
     "binding": {"errors"},

@@ -104,6 +104,7 @@ GROUPS = (
                 "completions/min_length",
                 "completions/max_length",
             ),
+            train("prompts left out", "dropped_prompts"),
             train("truncated", "completions/frac_truncated"),
             train("empty", "completions/frac_empty"),
             train("distinct", "completions/distinct"),

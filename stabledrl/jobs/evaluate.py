@@ -16,8 +16,9 @@ from rich.table import Table
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.evaluating import Numbers, common, settings_of, several_k
-from stabledrl.jobs.policies import build_policy
+from stabledrl.jobs.policies import build_policy, prompt_limit
 from stabledrl.jobs.record import Record
+from stabledrl.prompts import fitting
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import collect, write_completions
 
@@ -43,7 +44,9 @@ def evaluate(
     record = Record(cfg)
     task = record.using(build(cfg.task))
     policy = build_policy(cfg)
-    items = task.prompts(split, 0, 0, prompts)
+    # one limit for all settings, so that they are judged on the same prompts
+    limit = prompt_limit(cfg, max(setting.length for setting in settings))
+    kept = fitting(policy, task.prompts(split, 0, 0, prompts), limit, split)
     folder = record.directory / "completions"
     folder.mkdir(exist_ok=True)
     found: list[Numbers] = []
@@ -52,13 +55,13 @@ def evaluate(
         numbers: Numbers = {"length": setting.length, "steps": setting.steps}
         for name, decoder, size, measure in setting.decodings(samples):
             generator = keyed_generator("evaluate", cfg.seed)
-            rollout = collect(policy, decoder, task, items, size, generator, rows)
+            rollout = collect(policy, decoder, task, kept.prompts, size, generator, rows)
             write_completions(folder / f"{setting.name}_{name}.jsonl", rollout)
             measured = {**measure(rollout, several), **common(rollout)}
             numbers = {**numbers, **{f"{name}/{key}": value for key, value in measured.items()}}
         found.append(numbers)
         write_table(record.directory / "evaluation.csv", found)
-    _tell(record, split, found, several)
+    _tell(record, split, found, several, kept.dropped)
     return float(found[0]["greedy/solved"])
 
 
@@ -114,7 +117,9 @@ def interval(numbers: Numbers, key: str) -> str:
     return f"{numbers[key]:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _tell(record: Record, split: str, found: Sequence[Numbers], several: Sequence[int]) -> None:
+def _tell(
+    record: Record, split: str, found: Sequence[Numbers], several: Sequence[int], dropped: int
+) -> None:
     """The table, summary.json and the panel."""
     Console().print(table(found, several, split))
     first = found[0]
@@ -130,4 +135,8 @@ def _tell(record: Record, split: str, found: Sequence[Numbers], several: Sequenc
     )
     if unjudged:
         rows.append(("no verdict", f"{unjudged} completions, counted as unsolved"))
-    record.finish({"settings": found}, first["greedy/solved"], rows=rows)
+    if dropped:
+        rows.append(("prompts left out", f"{dropped}, too long"))
+    record.finish(
+        {"settings": found, "dropped_prompts": dropped}, first["greedy/solved"], rows=rows
+    )

@@ -13,7 +13,10 @@ from stabledrl.config import build
 from stabledrl.diagnostics.collapse import Verdict, phrase, plain
 from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
+from stabledrl.jobs.policies import prompt_limit
 from stabledrl.jobs.record import Record
+from stabledrl.policy import Policy
+from stabledrl.prompts import fitting
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, clear, find
@@ -25,13 +28,17 @@ from stabledrl.types import Task
 METRICS = ("val/solved", "val/reward")
 
 
-def build_validation(cfg: DictConfig, task: Task, sampler: SemiAutoregressive) -> Validation:
+def build_validation(
+    cfg: DictConfig, policy: Policy, task: Task, sampler: SemiAutoregressive
+) -> Validation:
     """Greedy decoding of the first `rollout.validation_prompts` prompts of the validation split.
 
-    Their seed is fixed: runs with different seeds are judged on the same puzzles.
+    Their seed is fixed: runs with different seeds are judged on the same puzzles. Those that are
+    too long are left out.
     """
     prompts = task.prompts("validation", 0, 0, cfg.rollout.validation_prompts)
-    return Validation(task, sampler, prompts, cfg.rollout.sampling_rows)
+    kept = fitting(policy, prompts, prompt_limit(cfg), "validation").prompts
+    return Validation(task, sampler, kept, cfg.rollout.sampling_rows)
 
 
 def starting_point(cfg: DictConfig) -> Checkpoint | None:

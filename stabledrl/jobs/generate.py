@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.lines import Question, portions, read_lines, write_lines
-from stabledrl.jobs.policies import build_policy
+from stabledrl.jobs.policies import build_policy, prompt_limit
 from stabledrl.jobs.record import Record
-from stabledrl.jobs.texts import refuse_unknown
+from stabledrl.jobs.texts import refuse_long, refuse_unknown
+from stabledrl.prompts import fitting
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Sampled, prompt_record, rendered, sample, truncations
 
@@ -38,12 +39,15 @@ def generate(
     record = Record(cfg)
     task = record.using(build(cfg.task))
     sampler, policy = build(cfg.sampler), build_policy(cfg)
+    limit = prompt_limit(cfg)
     if lines is None:
-        items = rendered(policy, task.prompts(split, 0, 0, prompts))
+        kept = fitting(policy, task.prompts(split, 0, 0, prompts), limit, split)
+        items = rendered(policy, kept.prompts)
         contents: list[Content] = [prompt_record(item) for item in items]
     else:
         for line in lines:
             refuse_unknown(policy, line.item.prompt, "prompt", line)
+            refuse_long(policy, line.item.prompt, limit, line)
         contents = [line.content for line in lines]
     path = record.directory / "generations.jsonl"
     written: list[Content] = []

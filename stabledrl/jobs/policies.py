@@ -1,4 +1,4 @@
-"""From the groups model, adapter and acceleration to a policy: shared by the jobs that need one."""
+"""A policy and how long its prompts may be, as configured: shared by the jobs that need one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from stabledrl.config import build
 from stabledrl.policy import Policy
+from stabledrl.prompts import PromptLimit
 
 
 def build_policy(cfg: DictConfig) -> Policy:
@@ -17,3 +18,9 @@ def build_policy(cfg: DictConfig) -> Policy:
     adapter, acceleration = build(cfg.adapter), build(cfg.acceleration)
     policy: Policy = acceleration(adapter(build(cfg.model)))
     return policy
+
+
+def prompt_limit(cfg: DictConfig, completion_length: int | None = None) -> PromptLimit:
+    """How long a prompt may be, where completions have sampler.length tokens or those given."""
+    length = cfg.sampler.length if completion_length is None else completion_length
+    return PromptLimit(cfg.rollout.get("max_prompt_length"), length)

@@ -30,12 +30,14 @@ def pretrain(
         steps_per_epoch=steps_per_epoch,
         length=cfg.sampler.length,
         seed=cfg.seed,
+        max_prompt_length=cfg.rollout.get("max_prompt_length"),
     )
+    policy = build_policy(cfg)
     module = SupervisedModule(
-        build_policy(cfg),
+        policy,
         build(cfg.optimizer),
         build(cfg.scheduler),
-        build_validation(cfg, task, sampler),
+        build_validation(cfg, policy, task, sampler),
         curriculum,
     )
     return fit(cfg, record, module, checkpoint)

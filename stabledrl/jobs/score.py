@@ -17,7 +17,7 @@ from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.estimators.chunks import in_chunks
 from stabledrl.jobs.lines import Pair, portions, read_lines, write_lines
-from stabledrl.jobs.policies import build_policy
+from stabledrl.jobs.policies import build_policy, prompt_limit
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import sequences_of
 from stabledrl.policy import Policy
@@ -42,9 +42,8 @@ def score(
     record = Record(cfg)
     estimator, policy = build(cfg.estimator), build_policy(cfg)
     # all of them before the first is scored: a line that is refused is refused at once
-    whole = [
-        (portion, sequences_of(policy, portion, cfg.sampler.length)) for portion in portions(lines)
-    ]
+    limit, length = prompt_limit(cfg), cfg.sampler.length
+    whole = [(part, sequences_of(policy, part, length, limit)) for part in portions(lines)]
     path = record.directory / "scores.jsonl"
     found: list[Evaluated] = []
     with path.open("w", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ import torch
 from stabledrl.functional.masking import counted_tokens
 from stabledrl.jobs.lines import Kind, Line, Pair
 from stabledrl.policy import Policy
+from stabledrl.prompts import PromptLimit, token_counts
 from stabledrl.types import Sequences
 
 
@@ -22,6 +23,16 @@ def refuse_unknown(policy: Policy, text: str, key: str, line: Line[Kind]) -> Non
         raise line.fault(
             f"'{key}' has characters that the model's tokenizer does not know; "
             "leave them out or take another model"
+        )
+
+
+def refuse_long(policy: Policy, text: str, limit: PromptLimit, line: Line[Kind]) -> None:
+    """UserError for a prompt without room: a line of the user's own is never left out."""
+    tokens, [count] = limit.tokens(policy), token_counts(policy, [text])
+    if tokens is not None and count > tokens:
+        raise line.fault(
+            f"'prompt' has {count} tokens, more than {limit.words(policy)}; shorten the prompt, or "
+            f"{limit.remedy(policy)}"
         )
 
 
@@ -49,14 +60,17 @@ def completion_ids(policy: Policy, line: Line[Pair], length: int) -> list[int]:
     return ids if closed else [*ids, policy.facts.end_token_ids[0]]
 
 
-def sequences_of(policy: Policy, lines: Sequence[Line[Pair]], length: int) -> Sequences:
+def sequences_of(
+    policy: Policy, lines: Sequence[Line[Pair]], length: int, limit: PromptLimit
+) -> Sequences:
     """Prompts and completions of `length` tokens, padding after the end token; nobody decoded them.
 
-    UserError as in `completion_ids`.
+    UserError as in `completion_ids`, and for a prompt beyond the limit.
     """
     rows = [completion_ids(policy, line, length) for line in lines]
     for line in lines:
         refuse_unknown(policy, line.item.prompt, "prompt", line)
+        refuse_long(policy, line.item.prompt, limit, line)
     prompt_ids, prompt_mask = policy.encode([line.item.prompt for line in lines])
     padding = policy.facts.pad_token_id
     ids = torch.tensor([row + [padding] * (length - len(row)) for row in rows])

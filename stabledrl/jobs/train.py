@@ -27,11 +27,12 @@ def train(cfg: DictConfig) -> float | None:
         settings=phase_settings(cfg),
         seed=cfg.seed,
     )
+    policy = build_policy(cfg)
     module = ReinforcementModule(
-        build_policy(cfg),
+        policy,
         build(cfg.optimizer),
         build(cfg.scheduler),
-        build_validation(cfg, task, sampler),
+        build_validation(cfg, policy, task, sampler),
         collector,
     )
     return fit(cfg, record, module, checkpoint)
@@ -48,6 +49,7 @@ def phase_settings(cfg: DictConfig) -> PhaseSettings:
         sampling_rows=sizes.sampling_rows,
         training_rows=sizes.get("training_rows"),
         drift_every=sizes.get("drift_every", 0),
+        max_prompt_length=sizes.get("max_prompt_length"),
     )
 
 

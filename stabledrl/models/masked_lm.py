@@ -34,6 +34,12 @@ class MaskedLanguagePolicy(Policy):
     positions and then selected.
     """
 
+    @property
+    def context_length(self) -> int | None:
+        """As far as the learned positions reach."""
+        reach: int = self.backbone.config.max_position_embeddings
+        return reach - self._first_position()
+
     def forward(
         self,
         input_ids: Int[Tensor, "row position"],

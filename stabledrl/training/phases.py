@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from stabledrl.algorithm import Algorithm
 from stabledrl.policy import Policy
+from stabledrl.prompts import PromptLimit, PromptStream
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
@@ -25,7 +27,8 @@ class PhaseSettings:
     prompts_per_phase: N. group_size: G completions per prompt. inner_updates: μ passes over a
     phase. prompts_per_batch: groups per loss. sampling_rows: completions decoded together, and
     training_rows: scored together, None for those of a batch (memory only). drift_every: phases
-    between two measurements of the drift from the frozen policy, 0 for none.
+    between two measurements of the drift from the frozen policy, 0 for none. max_prompt_length:
+    tokens of the longest prompt, None for any that the model's context takes.
     """
 
     prompts_per_phase: int
@@ -35,6 +38,7 @@ class PhaseSettings:
     sampling_rows: int
     training_rows: int | None = None
     drift_every: int = 0
+    max_prompt_length: int | None = None
 
     @property
     def rows(self) -> int:
@@ -72,14 +76,22 @@ class PhaseCollector:
     settings: PhaseSettings
     seed: int
 
+    @cached_property
+    def stream(self) -> PromptStream:
+        """The prompts of the phases: those that fit."""
+        settings = self.settings
+        limit = PromptLimit(settings.max_prompt_length, self.sampler.length)
+        return PromptStream(self.task, self.seed, settings.prompts_per_phase, limit)
+
     def __call__(self, policy: Policy, reference: Scorer | None, phase: int) -> Phase:
         """Sample and grade N·G completions, evaluate the old policy, prepare μ batches."""
-        settings, count = self.settings, self.settings.prompts_per_phase
+        settings = self.settings
+        portion = self.stream(policy, phase)
         rollout = collect(
             policy,
             self.sampler,
             self.task,
-            self.task.prompts("train", self.seed, phase * count, count),
+            portion.prompts,
             settings.group_size,
             keyed_generator("completions", self.seed, phase),
             settings.sampling_rows,
@@ -96,6 +108,7 @@ class PhaseCollector:
             lambda label: keyed_generator("masks", self.seed, phase, label),
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
+        metrics["train/dropped_prompts"] = float(portion.dropped)
         metrics["train/frac_filtered"] = float((~kept).float().mean())
         if reference is not None and settings.drift_every and phase % settings.drift_every == 0:
             metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)

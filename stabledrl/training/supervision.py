@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from stabledrl.policy import Policy
+from stabledrl.prompts import PromptLimit, PromptStream
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import rendered
 from stabledrl.training.module import OptimizerFactory, PolicyModule, Schedule, Validation
@@ -25,6 +27,7 @@ class Curriculum:
 
     batch_size: examples in one pass. steps_per_epoch: optimiser steps between checkpoints.
     length: completion tokens; shorter solutions are filled with end tokens, which count (LLaDA).
+    max_prompt_length: tokens of the longest prompt, None for any that the model's context takes.
     """
 
     task: Task
@@ -33,11 +36,17 @@ class Curriculum:
     steps_per_epoch: int
     length: int
     seed: int
+    max_prompt_length: int | None = None
+
+    @cached_property
+    def stream(self) -> PromptStream:
+        """The prompts of the examples: those that fit."""
+        limit = PromptLimit(self.max_prompt_length, self.length)
+        return PromptStream(self.task, self.seed, self.batch_size, limit)
 
     def example(self, policy: Policy, number: int) -> Example:
         """The batch with this number, the same whenever it is asked for."""
-        size = self.batch_size
-        prompts = self.task.prompts("train", self.seed, number * size, size)
+        prompts = self.stream(policy, number).prompts
         sequences = solved_sequences(policy, self.task, prompts, self.length)
         generator = keyed_generator("pretrain", self.seed, number)
         return sequences, self.estimator.draw(sequences, 1, generator)
