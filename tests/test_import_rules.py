@@ -9,11 +9,20 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "stabledrl"
 
 # what rooms above may always use
-GROUND = {"functional", "types", "randomness", "errors", "declarations", "files"}
+GROUND = {"functional", "types", "randomness", "errors", "declarations", "files", "share"}
 POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
-FLOOR = PHASE | {"models", "tasks", "rewards", "diagnostics", "training", "config", "fingerprint"}
+FLOOR = PHASE | {
+    "whole_step",
+    "models",
+    "tasks",
+    "rewards",
+    "diagnostics",
+    "training",
+    "config",
+    "fingerprint",
+}
 
 # room -> rooms it may import (itself always); a room that is not here fails the test
 MAY_IMPORT = {
@@ -23,6 +32,7 @@ MAY_IMPORT = {
     "declarations": set(),
     "functional": {"declarations"},
     "types": set(),
+    "share": set(),
     "randomness": set(),
     "policy": {"functional", "types", "errors"},
     "models": POLICY,
@@ -32,6 +42,7 @@ MAY_IMPORT = {
     "penalty": {"functional", "types", "errors", "declarations"},
     "levels": {"types", "declarations"},
     "algorithm": OBJECTIVE,
+    "whole_step": OBJECTIVE,
     "rewards": {"types", "errors"},
     "tasks": {"types", "rewards", "errors", "files"},
     "diagnostics": {"functional", "types"},

@@ -23,9 +23,12 @@ from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.share import WHOLE, Share
+from stabledrl.training import processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
 from stabledrl.training.spikes import Spikes
 from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
+from stabledrl.whole_step import over_processes
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 Schedule = Callable[[int, int], float]
@@ -35,7 +38,7 @@ Schedule = Callable[[int, int], float]
 class Validation:
     """How a policy is judged: greedy decoding of held-out prompts, graded by the task's verifier.
 
-    rows: completions decoded together.
+    rows: completions decoded together, by each process.
     """
 
     task: Task
@@ -43,16 +46,16 @@ class Validation:
     prompts: Sequence[Prompt]
     rows: int
 
-    def loader(self) -> DataLoader[Any]:
-        """The prompts in batches of `rows`."""
-        return DataLoader(self.prompts, batch_size=self.rows, collate_fn=list)  # type: ignore[arg-type]
+    def loader(self, processes: int = 1) -> DataLoader[Any]:
+        """The prompts in batches of `rows` for each process; every process gets whole batches."""
+        size = self.rows * processes
+        return DataLoader(self.prompts, batch_size=size, collate_fn=list)  # type: ignore[arg-type]
 
-    def __call__(self, policy: Policy, prompts: Sequence[Prompt]) -> Rollout:
-        """One graded greedy completion per prompt."""
+    def __call__(self, policy: Policy, prompts: Sequence[Prompt], share: Share = WHOLE) -> Rollout:
+        """One graded greedy completion per prompt; each process makes its share of them."""
         generator = keyed_generator("validation")  # greedy: unused but by exotic confidences
-        return collect(
-            policy, self.sampler.greedy(), self.task, prompts, 1, generator, len(prompts)
-        )
+        greedy, rows = self.sampler.greedy(), len(prompts)
+        return collect(policy, greedy, self.task, prompts, 1, generator, rows, share)
 
 
 class PolicyModule(pl.LightningModule):
@@ -95,11 +98,11 @@ class PolicyModule(pl.LightningModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out prompts."""
-        return self.validation.loader()
+        return self.validation.loader(processes.share().processes)
 
     def validation_step(self, prompts: list[Prompt], batch_index: int) -> None:
         """Greedy solve rate (pass@1) and reward."""
-        rollout = self.validation(self.policy, prompts)
+        rollout = self.validation(self.policy, prompts, processes.share())
         self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
         values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
         # Lightning takes `step` for the row's number, which would else be one too low within fit
@@ -136,7 +139,7 @@ class PolicyModule(pl.LightningModule):
         """
         if self._gradient_norm is None:
             gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
-            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+            self._gradient_norm = processes.total_norm(gradients)
         return self._gradient_norm
 
     def log_step(self, metrics: dict[str, Tensor], optimizer: Optimizer) -> None:
@@ -199,10 +202,13 @@ class ReinforcementModule(PolicyModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Whole groups, collected when the epoch begins."""
-        return DataLoader(PhaseDataset(self._begin, self.collector.settings), batch_size=None)
+        count = processes.share().processes
+        dataset = PhaseDataset(self._begin, self.collector.settings, count)
+        return DataLoader(dataset, batch_size=None)
 
     def _begin(self) -> Phase:
-        self.last_phase = self.collector(self.policy, self.reference, self.phase)
+        share = processes.share()
+        self.last_phase = self.collector(self.policy, self.reference, self.phase, share)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True
@@ -213,7 +219,8 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
-        output = self.collector.algorithm.loss(self.policy, batch)
+        algorithm = over_processes(self.collector.algorithm, processes.share())
+        output = algorithm.loss(self.policy, batch)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
         return output.loss
@@ -233,8 +240,8 @@ class ReinforcementModule(PolicyModule):
         ]
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the step: means over accumulated batches (extrema of extrema), phase values once."""
-        metrics = merge(self._parts)
+        """Log the step: means over accumulated batches and processes (extrema of extrema)."""
+        metrics = merge(processes.merged_rows(self._parts))
         self._parts = []
         phase = self.last_phase
         if phase is not None and self._phase_begins:

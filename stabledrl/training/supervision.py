@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import rendered
+from stabledrl.share import WHOLE, Share
+from stabledrl.training import processes
 from stabledrl.training.module import OptimizerFactory, PolicyModule, Schedule, Validation
 from stabledrl.types import Corruption, Estimator, Prompt, Sequences, Task
 
@@ -23,7 +25,8 @@ Example = tuple[Sequences, Corruption]
 class Curriculum:
     """Endless training examples: the task's solutions, masked by the estimator.
 
-    batch_size: examples in one pass. steps_per_epoch: optimiser steps between checkpoints.
+    batch_size: examples in one pass of each process. steps_per_epoch: optimiser steps between
+    checkpoints. share: of every batch, the part that this process is given.
     length: completion tokens; shorter solutions are filled with end tokens, which count (LLaDA).
     """
 
@@ -33,14 +36,17 @@ class Curriculum:
     steps_per_epoch: int
     length: int
     seed: int
+    share: Share = WHOLE
 
     def example(self, policy: Policy, number: int) -> Example:
-        """The batch with this number, the same whenever it is asked for."""
-        size = self.batch_size
+        """The part of the batch with this number, the same whenever it is asked for."""
+        size = self.batch_size * self.share.processes
         prompts = self.task.prompts("train", self.seed, number * size, size)
         sequences = solved_sequences(policy, self.task, prompts, self.length)
         generator = keyed_generator("pretrain", self.seed, number)
-        return sequences, self.estimator.draw(sequences, 1, generator)
+        corruption = self.estimator.draw(sequences, 1, generator)
+        own = replace(self.share, batch=self.batch_size).samples(size, 1)
+        return sequences[own], corruption[own]
 
 
 def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: int) -> Sequences:
@@ -94,7 +100,7 @@ class SupervisedModule(PolicyModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the step."""
         phase = self.global_step // self.curriculum.steps_per_epoch
-        loss = torch.stack(self._losses).mean()
+        loss = torch.cat(processes.gather(torch.stack(self._losses))).mean()
         self._losses = []
         self.log_step({"train/loss": loss, "phase": torch.tensor(float(phase))}, optimizer)
 
@@ -112,5 +118,8 @@ class _Examples(IterableDataset[Example]):
     def __iter__(self) -> Iterator[Example]:
         module = self._module
         first = module.global_step * module.trainer.accumulate_grad_batches
+        curriculum, share = module.curriculum, processes.share()
+        if not share.is_whole:
+            curriculum = replace(curriculum, share=share)
         for number in range(first, first + len(self)):
-            yield module.curriculum.example(module.policy, number)
+            yield curriculum.example(module.policy, number)
