@@ -34,6 +34,7 @@ from stabledrl.errors import (
 )
 from stabledrl.fingerprint import resolved_hash
 from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
+from stabledrl.launch import ProcessFailed, is_first, started_by_others, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,9 +66,12 @@ def main(config_directory: Path) -> int:
 def run_job(cfg: DictConfig) -> float | None:
     """Run the job that the group `job` names and return its metric (nan if it failed).
 
-    In a multirun it is passed over if it is finished, and else runs in a process of its own.
+    In a multirun it is passed over if it is finished, and else runs in a process of its own. A job
+    of several training processes runs in all of them.
     """
-    alone = partial(_recorded, partial(_validated, cfg))
+    if not is_first():  # of processes that others have started: one tells
+        logging.disable()
+    alone = partial(_recorded, partial(_in_processes, cfg))
     return _recorded(partial(_unless_finished, cfg, alone)) if _is_multirun() else alone()
 
 
@@ -80,13 +84,61 @@ def _unless_finished(cfg: DictConfig, job: Job) -> float | None:
     return _number(json.loads(done.read_text()).get("optimized_metric"))
 
 
+def _in_processes(cfg: DictConfig) -> float | None:
+    """The job in as many processes as the trainer has on this machine; in this one if it is one."""
+    if started_by_others():
+        _require_common_directory()
+        return _validated(cfg)
+    count = _processes_here(cfg)
+    if count == 1 and "NODES" not in os.environ:
+        return _validated(cfg)
+    return together(partial(_validated, cfg), count, _directory(), explain)
+
+
+def _processes_here(cfg: DictConfig) -> int:
+    """Number of processes to start; 1 where keys are wrong, which validation tells."""
+    from stabledrl.settings import number, processes_per_node  # not on the way to --help
+
+    try:
+        plain: Any = {"trainer": OmegaConf.to_container(cfg.trainer, resolve=True)}
+    except OmegaConfBaseException:
+        return 1
+    nodes = number(plain, "trainer.num_nodes") or 1
+    if nodes > 1:
+        _require_common_directory()
+        os.environ["NODES"] = str(nodes)
+    if plain["trainer"].get("devices") in ("auto", -1, "-1", None):  # asks torch: elsewhere
+        return int(apart(lambda: float(processes_per_node(plain))) or 1)
+    return processes_per_node(plain)
+
+
+def _require_common_directory() -> None:
+    """Every command names its run directory after its own time, unless it is told."""
+    given = any(item.startswith("hydra.run.dir=") for item in HydraConfig.get().overrides.hydra)
+    if not (given or _is_multirun()):
+        raise ConfigurationError(
+            [
+                "hydra.run.dir: processes that several commands start (torchrun, srun, one per "
+                "node) have to be given one directory: hydra.run.dir=<directory>"
+            ]
+        )
+
+
 def _validated(cfg: DictConfig) -> float | None:
     """Run the job if its configuration is good."""
     validate(cfg)
     _refuse_unknown_local(HydraConfig.get())
+    if not is_first() and not _trains(cfg):
+        return None  # what does not train is for one process
     settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
     job = hydra.utils.get_method(cfg.job._target_)
     return _number(job(cfg, **settings))
+
+
+def _trains(cfg: DictConfig) -> bool:
+    from stabledrl.settings import trains_on
+
+    return trains_on(cfg) is not None
 
 
 def _recorded(job: Job) -> float | None:
@@ -96,6 +148,9 @@ def _recorded(job: Job) -> float | None:
     try:
         return job()
     except Exception as error:
+        if not is_first():  # all that others have started have its fate
+            failures.append(explain(error))
+            return math.nan
         line = report(error, directory / "run.log")
         own = _stamp(directory / "summary.json") != before
         finished = _read_summary(directory / "summary.json").get("status") == "finished"
@@ -167,6 +222,8 @@ def report(error: Exception, log_file: Path | None = None) -> str:
     """Print the error as one line to stderr, its traceback to the log; returns the line."""
     line = explain(error)
     details = "".join(traceback.format_exception(error))
+    if isinstance(error, ProcessFailed):
+        details = error.details
     expected = isinstance(error, UserError | HydraException | OmegaConfBaseException)
     if log_file is not None and log_file.parent.is_dir():
         with log_file.open("a") as file:
@@ -181,7 +238,7 @@ def report(error: Exception, log_file: Path | None = None) -> str:
 
 def explain(error: BaseException) -> str:
     """One line that says what is wrong and, where it can be told, what was probably meant."""
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | ProcessFailed):
         return str(error)
     # OmegaConf puts what a resolver raises into words of its own
     kind, wrapped, words = _first_line(error).partition(" raised while resolving interpolation: ")

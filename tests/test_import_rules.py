@@ -58,7 +58,16 @@ MAY_IMPORT = {
     "directories": {"fingerprint", "errors"},
     "config": {"binding", "files", "rules", "schema", "errors", "directories", "fingerprint"},
     "isolation": {"errors"},
-    "command_line": {"config", "errors", "fingerprint", "isolation", "jobs"},
+    "launch": {"errors", "isolation"},
+    "command_line": {
+        "config",
+        "errors",
+        "fingerprint",
+        "isolation",
+        "jobs",
+        "launch",
+        "settings",
+    },
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}

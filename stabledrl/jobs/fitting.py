@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import lightning.pytorch as pl
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from omegaconf import DictConfig
 
@@ -14,7 +16,9 @@ from stabledrl.diagnostics.collapse import Verdict, phrase, plain
 from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.record import Record
+from stabledrl.launch import STARTED
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training import processes
 from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, clear, find
 from stabledrl.training.metrics_file import MetricsFile
@@ -68,10 +72,14 @@ def fit(
             default_root_dir=str(record.directory),
             enable_checkpointing=any(isinstance(item, ModelCheckpoint) for item in callbacks),
             enable_progress_bar=any(isinstance(item, ProgressBar) for item in callbacks),
+            use_distributed_sampler=False,  # the module shares the prompts out
+            # ours, whatever else the environment looks like
+            plugins=[LightningEnvironment()] if STARTED in os.environ else None,
         )
         start = time.perf_counter()
         if checkpoint is None:
-            clear(record.directory)
+            if processes.is_first():
+                clear(record.directory)
             trainer.validate(module, verbose=False)
             trainer.fit(module)
         else:
@@ -86,7 +94,8 @@ def fit(
         module.seconds["fit"] = time.perf_counter() - start
     finally:
         close_loggers()
-    module.policy.save_pretrained(record.directory / "model")
+    if processes.is_first():
+        module.policy.save_pretrained(record.directory / "model")
     watching = [item.verdict for item in callbacks if isinstance(item, Stability)]
     return _summarize(cfg, record, module, final, watching[0] if watching else None)
 

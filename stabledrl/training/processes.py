@@ -5,7 +5,6 @@ Where there is one process nothing is sent, and every number stays what it was.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,7 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from stabledrl.launch import is_first
 from stabledrl.share import WHOLE, Share
+
+__all__ = ["gather", "is_first", "local", "merged_rows", "share", "total_norm"]
 
 
 def share() -> Share:
@@ -21,14 +23,6 @@ def share() -> Share:
     if not (dist.is_available() and dist.is_initialized()):
         return WHOLE
     return Share(rank=dist.get_rank(), processes=dist.get_world_size(), gather=gather)
-
-
-def is_first() -> bool:
-    """Whether this process writes the files and talks to the user: rank 0, known from the start."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
 
 
 def gather(own: Tensor) -> list[Tensor]:
