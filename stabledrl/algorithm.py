@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from stabledrl.declarations import stated
-from stabledrl.estimators.chunks import in_chunks
+from stabledrl.estimators.chunks import in_chunks, recomputed_in_chunks
 from stabledrl.functional import group_filter as group_filters
 from stabledrl.functional.objective import (
     bypass_rate,
@@ -195,10 +195,15 @@ class Algorithm:
         """The proxy of all samples under a corruption, `rows` samples at a time."""
         return in_chunks(self.estimator, scorer, sequences, corruption, rows)
 
-    def loss(self, policy: Scorer, batch: Batch) -> LossOutput:
-        """The loss of whole groups and its metrics, detached (names as in docs/metrics.md)."""
+    def loss(self, policy: Scorer, batch: Batch, rows: int | None = None) -> LossOutput:
+        """The loss of whole groups and its metrics, detached (names as in docs/metrics.md).
+
+        rows: samples whose activations are held at a time, None for all; memory only.
+        """
         sequences, size = batch.sequences, batch.group_size
-        likelihood = self.estimator(policy, sequences, batch.corruption)
+        likelihood = recomputed_in_chunks(
+            self.estimator, policy, sequences, batch.corruption, rows or len(sequences)
+        )
         length = sequences.length.view(-1, size)
         log_ratio, counted = self.ratio.difference(likelihood, batch.old, sequences, size)
         if batch.log_ratio_noise is not None:

@@ -98,6 +98,16 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
         )
 
 
+def likelihoods_have_one_precision(cfg: Settings) -> Iterator[str]:
+    """Lightning's mixed precision is there in an update only, not where the old policy is scored."""
+    precision = select(cfg, "trainer.precision")
+    if isinstance(precision, str) and precision.endswith("-mixed") and trains_on(cfg):
+        yield (
+            f"trainer.precision={precision}: old and new likelihoods would differ by rounding; "
+            "choose the precision of the weights where the model is loaded"
+        )
+
+
 def sharded_forwards_are_equal(cfg: Settings) -> Iterator[str]:
     """Processes that share the weights have to make the same forward passes."""
     strategy, estimator = component(cfg, "trainer.strategy"), component(cfg, "estimator")
@@ -176,6 +186,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     completion_has_room,
     numbers_are_in_range,
     phase_divides,
+    likelihoods_have_one_precision,
     sharded_forwards_are_equal,
     threshold_means_something,
     metric_is_measured,

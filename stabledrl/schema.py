@@ -43,6 +43,7 @@ class RolloutSettings:
     prompts_per_batch: Positive
     sampling_rows: Positive
     validation_prompts: Positive
+    training_rows: Positive | None = None
     drift_every: Annotated[int, Field(ge=0, strict=True)] = 0
 
 

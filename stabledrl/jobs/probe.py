@@ -91,8 +91,7 @@ def collect_phases(cfg: DictConfig, phases: int) -> Probe:
         phase = collector(policy, policy, number)
         collected.append(Collected(number, phase.rollout.sequences, phase.reward))
     release(task)
-    rows = settings.prompts_per_batch * settings.group_size
-    return Probe(algorithm, policy, collected, cfg.seed, rows)
+    return Probe(algorithm, policy, collected, cfg.seed, settings.rows)
 
 
 def build_rules(clippings: DictConfig, normalizations: DictConfig) -> Rules:

@@ -23,6 +23,7 @@ from stabledrl.diagnostics.probe import (
     noise,
 )
 from stabledrl.diagnostics.probe import spread as spread_of
+from stabledrl.estimators.chunks import recomputed_in_chunks
 from stabledrl.estimators.exact import Exact
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.penalty import DivergencePenalty
@@ -118,7 +119,13 @@ class Probe:
             phase = self.phases[number]
             batch = self.prepared(self.algorithm, phase, repetition).groups(0, groups)
             scored = Scored(
-                self.algorithm.estimator(self.policy, batch.sequences, batch.corruption)
+                recomputed_in_chunks(
+                    self.algorithm.estimator,
+                    self.policy,
+                    batch.sequences,
+                    batch.corruption,
+                    self.rows,
+                )
             )
             for name, (clipping, normalization) in rules.items():
                 algorithm = replace(

@@ -45,6 +45,7 @@ def phase_settings(cfg: DictConfig) -> PhaseSettings:
         inner_updates=sizes.inner_updates,
         prompts_per_batch=sizes.prompts_per_batch,
         sampling_rows=sizes.sampling_rows,
+        training_rows=sizes.get("training_rows"),
         drift_every=sizes.get("drift_every", 0),
     )
 

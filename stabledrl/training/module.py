@@ -220,7 +220,7 @@ class ReinforcementModule(PolicyModule):
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
         algorithm = over_processes(self.collector.algorithm, processes.share())
-        output = algorithm.loss(self.policy, batch)
+        output = algorithm.loss(self.policy, batch, self.collector.settings.rows)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
         return output.loss

@@ -24,9 +24,9 @@ class PhaseSettings:
     """Sizes of a phase (conf/rollout).
 
     prompts_per_phase: N. group_size: G completions per prompt. inner_updates: μ passes over a
-    phase. prompts_per_batch: groups per forward and backward pass. sampling_rows: completions
-    decoded together (memory only). drift_every: phases between two measurements of the drift from
-    the frozen policy, 0 for none.
+    phase. prompts_per_batch: groups per loss. sampling_rows: completions decoded together, and
+    training_rows: scored together, None for those of a batch (memory only). drift_every: phases
+    between two measurements of the drift from the frozen policy, 0 for none.
     """
 
     prompts_per_phase: int
@@ -34,7 +34,16 @@ class PhaseSettings:
     inner_updates: int
     prompts_per_batch: int
     sampling_rows: int
+    training_rows: int | None = None
     drift_every: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Completions scored together, before an update and in it alike.
+
+        So equal weights give equal likelihoods to the last bit.
+        """
+        return self.training_rows or self.prompts_per_batch * self.group_size
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class PhaseCollector:
             rollout.sequences,
             reward,
             settings.inner_updates,
-            settings.prompts_per_batch * settings.group_size,
+            settings.rows,
             lambda label: keyed_generator("masks", self.seed, phase, label),
             share,
         )
@@ -105,8 +114,7 @@ class PhaseCollector:
     def _drift(
         self, policy: Policy, reference: Policy, rollout: Rollout, phase: int, share: Share
     ) -> float:
-        size = self.settings.group_size
-        rows = self.settings.prompts_per_batch * size
+        size, rows = self.settings.group_size, self.settings.rows
         generator = keyed_generator("drift", self.seed, phase)
         return float(
             self.algorithm.drift(policy, reference, rollout.sequences, size, rows, generator, share)

@@ -107,6 +107,19 @@ def test_accumulation_changes_neither_gradient_nor_masks(changes):
         torch.testing.assert_close(seen.seen[0], whole[0], rtol=1e-5, atol=float(1e-6 * scale))
 
 
+@pytest.mark.parametrize("changes", [STABLEDRL, {"penalty": DivergencePenalty(0.5)}])
+def test_scoring_a_few_rows_at_a_time_changes_no_gradient(changes):
+    found = []
+    for rows_together in (None, 5):
+        settings = replace(SETTINGS, training_rows=rows_together)
+        learner, seen = module(settings, **changes), Gradients()
+        trainer(seen).fit(learner)
+        found.append(seen.seen[0])
+    scale = found[0].abs().max()
+    assert scale > 1e-3
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=float(1e-6 * scale))
+
+
 def test_the_frozen_reference_is_neither_trained_nor_saved(tmp_path):
     learner = module(penalty=DivergencePenalty(0.5))
     before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
