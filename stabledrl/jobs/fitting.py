@@ -23,6 +23,7 @@ from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, clear, find
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import PolicyModule, ReinforcementModule, Validation
+from stabledrl.training.sharding import gather_weights
 from stabledrl.types import Task
 
 # What every validation measures, hence what `optimized_metric` may name.
@@ -94,6 +95,7 @@ def fit(
         module.seconds["fit"] = time.perf_counter() - start
     finally:
         close_loggers()
+    gather_weights(module.policy, processes.is_first())
     if processes.is_first():
         module.policy.save_pretrained(record.directory / "model")
     watching = [item.verdict for item in callbacks if isinstance(item, Stability)]

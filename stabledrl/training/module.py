@@ -26,6 +26,7 @@ from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.share import WHOLE, Share
 from stabledrl.training import processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
+from stabledrl.training.sharding import in_step, shard
 from stabledrl.training.spikes import Spikes
 from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
 from stabledrl.whole_step import over_processes
@@ -86,6 +87,11 @@ class PolicyModule(pl.LightningModule):
         self._optimizer = optimizer
         self._schedule = schedule
 
+    def configure_model(self) -> None:
+        """Divide the weights over the processes, if the strategy does; it asks at every start."""
+        if self.device_mesh is not None:
+            shard(self.policy, self.device_mesh["data_parallel"])
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser over all trainable parameters, its rate set at every step."""
         optimizer = self._optimizer([p for p in self.policy.parameters() if p.requires_grad])
@@ -102,7 +108,8 @@ class PolicyModule(pl.LightningModule):
 
     def validation_step(self, prompts: list[Prompt], batch_index: int) -> None:
         """Greedy solve rate (pass@1) and reward."""
-        rollout = self.validation(self.policy, prompts, processes.share())
+        with in_step(self.policy):
+            rollout = self.validation(self.policy, prompts, processes.share())
         self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
         values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
         # Lightning takes `step` for the row's number, which would else be one too low within fit
@@ -195,6 +202,12 @@ class ReinforcementModule(PolicyModule):
         # in a list, so that it is no submodule: neither trained nor saved
         self._reference = [copy.deepcopy(policy).requires_grad_(False)] if frozen else []
 
+    def configure_model(self) -> None:
+        """The reference is divided as the policy is."""
+        super().configure_model()
+        if self.device_mesh is not None and self._reference:
+            shard(self._reference[0], self.device_mesh["data_parallel"])
+
     @property
     def reference(self) -> Policy | None:
         """The frozen policy, on the device of the trained one, or None."""
@@ -208,7 +221,8 @@ class ReinforcementModule(PolicyModule):
 
     def _begin(self) -> Phase:
         share = processes.share()
-        self.last_phase = self.collector(self.policy, self.reference, self.phase, share)
+        with in_step(self.policy):
+            self.last_phase = self.collector(self.policy, self.reference, self.phase, share)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True

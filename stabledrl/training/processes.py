@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from stabledrl.launch import is_first
 from stabledrl.share import WHOLE, Share
 
-__all__ = ["gather", "is_first", "local", "merged_rows", "share", "total_norm"]
+__all__ = ["exchange_device", "gather", "is_first", "local", "merged_rows", "share", "total_norm"]
 
 
 def share() -> Share:
@@ -32,7 +32,7 @@ def gather(own: Tensor) -> list[Tensor]:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return [own]
-    device = _exchange_device()
+    device = exchange_device()
     sent = own.detach().to(device)
     sent = sent.to(torch.uint8) if own.dtype == torch.bool else sent
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(dist.get_world_size())]
@@ -67,7 +67,7 @@ def merged_rows(parts: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     return [dict(zip(names, row.unbind(), strict=True)) for rows in gather(own) for row in rows]
 
 
-def _exchange_device() -> torch.device:
+def exchange_device() -> torch.device:
     """Where tensors have to be to be sent: NCCL takes those of its GPU only."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
