@@ -106,7 +106,8 @@ def collect(
     start = time.perf_counter()
     prompts = rendered(policy, prompts)
     texts = [prompt.text for prompt in prompts]
-    found = sample(policy, sampler, texts, group_size, generator, rows, share)
+    with share.in_step(policy):
+        found = sample(policy, sampler, texts, group_size, generator, rows, share)
     sampled = time.perf_counter()
     own = share.members(prompts)
     asked = [own[index // group_size] for index in range(len(found.texts))]

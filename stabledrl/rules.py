@@ -99,7 +99,7 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
 
 
 def likelihoods_have_one_precision(cfg: Settings) -> Iterator[str]:
-    """Lightning's mixed precision is there in an update only, not where the old policy is scored."""
+    """Lightning mixes precisions in an update only, not where the old policy is scored."""
     precision = select(cfg, "trainer.precision")
     if isinstance(precision, str) and precision.endswith("-mixed") and trains_on(cfg):
         yield (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +29,14 @@ class Share:
     Batch k of every process, side by side, is then batch k of a single process that takes
     processes x batch groups at a time: the same optimiser steps.
     gather: a tensor -> that of every process in order of rank; their first axes may differ.
+    in_step: policy -> a context in which processes may use it unequally often (sampling).
     """
 
     rank: int = 0
     processes: int = 1
     batch: int = 1
     gather: Callable[[Tensor], list[Tensor]] = alone
+    in_step: Callable[[Any], AbstractContextManager[None]] = nullcontext
 
     @property
     def is_whole(self) -> bool:

@@ -6,7 +6,7 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -87,6 +87,11 @@ class PolicyModule(pl.LightningModule):
         self._optimizer = optimizer
         self._schedule = schedule
 
+    @property
+    def share(self) -> Share:
+        """The part of the work that is this process's."""
+        return replace(processes.share(), in_step=in_step)
+
     def configure_model(self) -> None:
         """Divide the weights over the processes, if the strategy does; it asks at every start."""
         if self.device_mesh is not None:
@@ -104,12 +109,11 @@ class PolicyModule(pl.LightningModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out prompts."""
-        return self.validation.loader(processes.share().processes)
+        return self.validation.loader(self.share.processes)
 
     def validation_step(self, prompts: list[Prompt], batch_index: int) -> None:
         """Greedy solve rate (pass@1) and reward."""
-        with in_step(self.policy):
-            rollout = self.validation(self.policy, prompts, processes.share())
+        rollout = self.validation(self.policy, prompts, self.share)
         self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
         values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
         # Lightning takes `step` for the row's number, which would else be one too low within fit
@@ -215,14 +219,12 @@ class ReinforcementModule(PolicyModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Whole groups, collected when the epoch begins."""
-        count = processes.share().processes
+        count = self.share.processes
         dataset = PhaseDataset(self._begin, self.collector.settings, count)
         return DataLoader(dataset, batch_size=None)
 
     def _begin(self) -> Phase:
-        share = processes.share()
-        with in_step(self.policy):
-            self.last_phase = self.collector(self.policy, self.reference, self.phase, share)
+        self.last_phase = self.collector(self.policy, self.reference, self.phase, self.share)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True
@@ -233,7 +235,7 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
-        algorithm = over_processes(self.collector.algorithm, processes.share())
+        algorithm = over_processes(self.collector.algorithm, self.share)
         output = algorithm.loss(self.policy, batch, self.collector.settings.rows)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)

@@ -39,11 +39,6 @@ class Sharded(ModelParallelStrategy):
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, *_: Any) -> None:
-        """One file, written by the first process; no other leaves before it is there."""
-        super().save_checkpoint(checkpoint, filepath)
-        self.barrier()
-
 
 def shard(policy: Policy, mesh: DeviceMesh) -> None:
     """Divide a policy's weights over the processes of a mesh, once."""
@@ -52,7 +47,7 @@ def shard(policy: Policy, mesh: DeviceMesh) -> None:
     for layer in decoder_layers(policy):
         fully_shard(layer, mesh=mesh)
     fully_shard(policy, mesh=mesh)
-    policy.register_forward_pre_hook(_announce)
+    policy.register_forward_pre_hook(_announce, prepend=True)  # before weights are gathered
 
 
 def decoder_layers(policy: Policy) -> list[nn.Module]:
@@ -61,34 +56,31 @@ def decoder_layers(policy: Policy) -> list[nn.Module]:
     return list(max(lists, key=len, default=[]))
 
 
-_together: list[Policy] = []  # sharded policies whose forward passes are being kept in step
+_in_step: list[nn.Module] = []  # sharded policies whose forward passes are announced
 
 
 @contextmanager
-def in_step(*policies: Policy | None) -> Iterator[None]:
+def in_step(policy: nn.Module) -> Iterator[None]:
     """Processes may make different numbers of forward passes of a sharded policy in here.
 
-    Each pass is announced; at the end a process makes passes over nothing until all are here. Does
-    nothing for policies that are not sharded. Only without gradients, one policy at a time or all
-    in the same order.
+    Each pass is announced; at the end a process goes along with passes over nothing until all are
+    here. Without gradients; does nothing for a policy that is not sharded.
     """
-    sharded = [it for it in policies if isinstance(it, FSDPModule) and it not in _together]
-    _together.extend(sharded)
+    if not isinstance(policy, FSDPModule):
+        yield
+        return
+    _in_step.append(policy)
     try:
         yield
-        for policy in sharded:
-            with torch.no_grad():
-                while _announced(0):
-                    _together.remove(policy)
-                    policy(*_nothing(policy))
-                    _together.append(policy)
     finally:
-        for policy in sharded:
-            _together.remove(policy)
+        _in_step.remove(policy)
+    with torch.no_grad():
+        while _announced(0):
+            policy(*_nothing(policy))
 
 
 def _announce(policy: nn.Module, _: Any) -> None:
-    if policy in _together:
+    if policy in _in_step:
         _announced(1)
 
 
@@ -99,7 +91,7 @@ def _announced(passes: int) -> bool:
     return bool(count > 0)
 
 
-def _nothing(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
+def _nothing(policy: Any) -> tuple[Tensor, Tensor, Tensor]:
     """One row of one token, of which nobody asks anything."""
     ids = torch.full((1, 1), policy.facts.pad_token_id, device=exchange_device())
     return ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
@@ -112,7 +104,8 @@ def gather_weights(policy: Policy, keep: bool) -> None:
     """
     for module in policy.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            if isinstance(parameter, DTensor):
-                whole = parameter.detach().full_tensor()
+            weights = parameter.detach()
+            if isinstance(weights, DTensor):
+                whole = weights.full_tensor()
                 if keep:
                     module._parameters[name] = nn.Parameter(whole.cpu(), parameter.requires_grad)
