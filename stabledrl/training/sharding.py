@@ -103,6 +103,9 @@ def gather_weights(policy: Policy, keep: bool) -> None:
     keep: whether this process wants them. All have to call it.
     """
     for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # the root keeps what its last forward pass gathered
+    for module in policy.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             weights = parameter.detach()
             if isinstance(weights, DTensor):
