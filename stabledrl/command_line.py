@@ -69,8 +69,6 @@ def run_job(cfg: DictConfig) -> float | None:
     In a multirun it is passed over if it is finished, and else runs in a process of its own. A job
     of several training processes runs in all of them.
     """
-    if not is_first():  # of processes that others have started: one tells
-        logging.disable()
     alone = partial(_recorded, partial(_in_processes, cfg))
     return _recorded(partial(_unless_finished, cfg, alone)) if _is_multirun() else alone()
 
@@ -126,6 +124,8 @@ def _require_common_directory() -> None:
 
 def _validated(cfg: DictConfig) -> float | None:
     """Run the job if its configuration is good."""
+    if not is_first():
+        logging.disable()  # one tells
     validate(cfg)
     _refuse_unknown_local(HydraConfig.get())
     if not is_first() and not _trains(cfg):
