@@ -34,7 +34,7 @@ from stabledrl.errors import (
 )
 from stabledrl.fingerprint import resolved_hash
 from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
-from stabledrl.launch import ProcessFailed, is_first, started_by_others, together
+from stabledrl.launch import ProcessFailed, is_first, places_of, started_by_others, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,58 +87,45 @@ def _in_processes(cfg: DictConfig) -> float | None:
     if started_by_others():
         _require_common_directory()
         return _validated(cfg)
-    count = _processes_here(cfg)
-    if count == 1 and "NODES" not in os.environ:
+    count, nodes = _places(cfg)
+    if count * nodes == 1:
         return _validated(cfg)
-    return together(partial(_validated, cfg), count, _directory(), explain)
+    if nodes > 1:
+        _require_common_directory()
+    return together(partial(_validated, cfg), count, _directory(), explain, nodes)
 
 
-def _processes_here(cfg: DictConfig) -> int:
-    """Number of processes to start; 1 where keys are wrong, which validation tells."""
-    from stabledrl.settings import number, processes_per_node  # not on the way to --help
-
+def _places(cfg: DictConfig) -> tuple[int, int]:
+    """Processes of this machine, and machines; 1 where keys are wrong, which validation tells."""
     try:
         plain: Any = {"trainer": OmegaConf.to_container(cfg.trainer, resolve=True)}
     except OmegaConfBaseException:
-        return 1
-    nodes = number(plain, "trainer.num_nodes") or 1
-    if nodes > 1:
-        _require_common_directory()
-        os.environ["NODES"] = str(nodes)
-    if plain["trainer"].get("devices") in ("auto", -1, "-1", None):  # asks torch: elsewhere
-        return int(apart(lambda: float(processes_per_node(plain))) or 1)
-    return processes_per_node(plain)
+        return 1, 1
+    return places_of(plain)
 
 
 def _require_common_directory() -> None:
     """Every command names its run directory after its own time, unless it is told."""
     given = any(item.startswith("hydra.run.dir=") for item in HydraConfig.get().overrides.hydra)
     if not (given or _is_multirun()):
-        raise ConfigurationError(
-            [
-                "hydra.run.dir: processes that several commands start (torchrun, srun, one per "
-                "node) have to be given one directory: hydra.run.dir=<directory>"
-            ]
-        )
+        several = "processes that several commands start (torchrun, srun, one per node)"
+        wanted = "have to be given one directory: hydra.run.dir=<directory>"
+        raise ConfigurationError([f"hydra.run.dir: {several} {wanted}"])
 
 
 def _validated(cfg: DictConfig) -> float | None:
     """Run the job if its configuration is good."""
+    from stabledrl.settings import trains_on  # not on the way to --help
+
     if not is_first():
         logging.disable()  # one tells
     validate(cfg)
     _refuse_unknown_local(HydraConfig.get())
-    if not is_first() and not _trains(cfg):
+    if not is_first() and trains_on(cfg) is None:
         return None  # what does not train is for one process
     settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
     job = hydra.utils.get_method(cfg.job._target_)
     return _number(job(cfg, **settings))
-
-
-def _trains(cfg: DictConfig) -> bool:
-    from stabledrl.settings import trains_on
-
-    return trains_on(cfg) is not None
 
 
 def _recorded(job: Job) -> float | None:

@@ -28,6 +28,7 @@ from stabledrl.isolation import (
     GRACE,
     INTERRUPTED,
     Job,
+    apart,
     cause_of_death,
     end_without,
     is_interrupt,
@@ -60,8 +61,23 @@ def started_by_others() -> bool:
     return "LOCAL_RANK" in os.environ or (managed and not interactive)
 
 
-def together(job: Job, count: int, directory: Path, explain: Explain) -> float | None:
+def places_of(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Processes that a trainer has on each machine, and machines."""
+    from stabledrl.settings import number, processes_per_node  # not on the way to --help
+
+    nodes = number(settings, "trainer.num_nodes") or 1
+    if settings["trainer"].get("devices", "auto") in ("auto", -1, "-1", None):
+        # asks torch, which this process must not have imported when it forks
+        return int(apart(lambda: float(processes_per_node(settings))) or 1), nodes
+    return processes_per_node(settings), nodes
+
+
+def together(
+    job: Job, count: int, directory: Path, explain: Explain, nodes: int = 1
+) -> float | None:
     """What the job returns in process 0 of `count`, which all run it.
+
+    Each of several nodes has a command of its own, with NODE_RANK, MASTER_ADDR and MASTER_PORT.
 
     The failure of one is that of all: the others are ended, and it is raised here as
     ConfigurationError, UserError or ProcessFailed. KeyboardInterrupt if they were interrupted. What
@@ -70,7 +86,7 @@ def together(job: Job, count: int, directory: Path, explain: Explain) -> float |
     if "fork" not in multiprocessing.get_all_start_methods():
         raise UserError("trainer.devices: several processes need a system that can fork")
     context = multiprocessing.get_context("fork")
-    places = _places(count)
+    places = _places(count, nodes)
     members: dict[Any, BaseProcess] = {}
     sys.stdout.flush()  # else all processes write what is in the buffer
     for local_rank in range(count):
@@ -92,9 +108,9 @@ def together(job: Job, count: int, directory: Path, explain: Explain) -> float |
                 path.unlink()
 
 
-def _places(count: int) -> list[dict[str, str]]:
+def _places(count: int, nodes: int) -> list[dict[str, str]]:
     """Environment of every process: who it is, where the first one listens."""
-    node, nodes = int(os.environ.get("NODE_RANK", "0")), int(os.environ.get("NODES", "1"))
+    node = int(os.environ.get("NODE_RANK", "0"))
     threads = str(max(1, (os.cpu_count() or 1) // count))
     shared = {
         STARTED: "1",

@@ -14,6 +14,7 @@ POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
 FLOOR = PHASE | {
+    "launch",
     "whole_step",
     "models",
     "tasks",
@@ -58,15 +59,15 @@ MAY_IMPORT = {
     "directories": {"fingerprint", "errors"},
     "config": {"binding", "files", "rules", "schema", "errors", "directories", "fingerprint"},
     "isolation": {"errors"},
-    "launch": {"errors", "isolation"},
+    "launch": {"errors", "isolation", "settings"},
     "command_line": {
         "config",
         "errors",
         "fingerprint",
         "isolation",
         "jobs",
-        "launch",
         "settings",
+        "launch",
     },
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}

@@ -20,12 +20,12 @@ TOLD = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 @pytest.fixture(autouse=True)
 def _nobody_else(monkeypatch):
-    for name in (*TOLD, "MASTER_PORT", "NODES", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NAME"):
+    for name in (*TOLD, "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NAME"):
         monkeypatch.delenv(name, raising=False)
 
 
-def start(job, directory, count=2):
-    return together(job, count, directory, explain)
+def start(job, directory, nodes=1):
+    return together(job, 2, directory, explain, nodes)
 
 
 def test_processes_know_their_place_and_the_first_one_answers(tmp_path):
@@ -50,7 +50,6 @@ def test_processes_know_their_place_and_the_first_one_answers(tmp_path):
 
 def test_nodes_count_their_processes_from_the_node(tmp_path, monkeypatch):
     monkeypatch.setenv("NODE_RANK", "1")
-    monkeypatch.setenv("NODES", "3")
 
     def job():
         (tmp_path / os.environ["LOCAL_RANK"]).write_text(
@@ -58,7 +57,7 @@ def test_nodes_count_their_processes_from_the_node(tmp_path, monkeypatch):
         )
         return None
 
-    assert start(job, tmp_path) is None
+    assert start(job, tmp_path, nodes=3) is None
     assert [(tmp_path / name).read_text() for name in "01"] == ["2 of 6", "3 of 6"]
 
 

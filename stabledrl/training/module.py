@@ -6,7 +6,7 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -20,43 +20,19 @@ from torch.utils.data import DataLoader
 from stabledrl.errors import UserError
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
-from stabledrl.randomness import keyed_generator
-from stabledrl.rollout import Rollout, collect
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
-from stabledrl.share import WHOLE, Share
+from stabledrl.share import Share
 from stabledrl.training import processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
 from stabledrl.training.sharding import in_step, shard
 from stabledrl.training.spikes import Spikes
-from stabledrl.types import Batch, LossOutput, Prompt, Task, to_device
+from stabledrl.training.validation import Validation
+from stabledrl.types import Batch, LossOutput, Prompt, to_device
 from stabledrl.whole_step import over_processes
+
+__all__ = ["PolicyModule", "ReinforcementModule", "Validation", "merge"]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 Schedule = Callable[[int, int], float]
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How a policy is judged: greedy decoding of held-out prompts, graded by the task's verifier.
-
-    rows: completions decoded together, by each process.
-    """
-
-    task: Task
-    sampler: SemiAutoregressive
-    prompts: Sequence[Prompt]
-    rows: int
-
-    def loader(self, processes: int = 1) -> DataLoader[Any]:
-        """The prompts in batches of `rows` for each process; every process gets whole batches."""
-        size = self.rows * processes
-        return DataLoader(self.prompts, batch_size=size, collate_fn=list)  # type: ignore[arg-type]
-
-    def __call__(self, policy: Policy, prompts: Sequence[Prompt], share: Share = WHOLE) -> Rollout:
-        """One graded greedy completion per prompt; each process makes its share of them."""
-        generator = keyed_generator("validation")  # greedy: unused but by exotic confidences
-        greedy, rows = self.sampler.greedy(), len(prompts)
-        return collect(policy, greedy, self.task, prompts, 1, generator, rows, share)
 
 
 class PolicyModule(pl.LightningModule):

@@ -1,6 +1,7 @@
 """Two processes on the CPU (gloo) against one: DDP and fully_shard, from the command line."""
 
 import csv
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from stabledrl.binding import locate
-from stabledrl.config import build
+from stabledrl.config import build, register_resolvers
 from tests.conftest import ROOT
 from tests.training.small_runs import CLOCK, OVERRIDES, small
 
@@ -144,3 +147,23 @@ def test_every_trainer_is_configured(tmp_path, option):
     if option == "fsdp":
         assert build(trainer.strategy).shards
         assert locate(trainer.strategy._target_).shards
+
+
+def test_slurm_gets_the_nodes_and_processes_of_the_trainer():
+    register_resolvers()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        chosen = ["hydra/launcher=slurm", "trainer=fsdp", "trainer.devices=8"]
+        cfg = compose("config", [*chosen, "trainer.num_nodes=4"], return_hydra_config=True)
+    cfg.hydra.sweep.dir = "multirun/x"
+    launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+    assert launcher["nodes"] == 4
+    assert launcher["tasks_per_node"] == launcher["gpus_per_node"] == 8
+    assert launcher["submitit_folder"] == "multirun/x/.submitit/%j"
+    assert launcher["name"] not in ("bash", "interactive")
+    assert launcher["_target_"].endswith(".SlurmLauncher")
+
+
+def test_slurm_settings_are_those_of_the_plugin():
+    plugin = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
+    ours = OmegaConf.load(ROOT / "conf/hydra/launcher/slurm.yaml")
+    assert set(ours) <= {field.name for field in dataclasses.fields(plugin.SlurmQueueConf)}
