@@ -41,5 +41,5 @@ $(STAMP): pyproject.toml constraints.txt
 		"$(PYTHON) cannot create a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python $(ENOUGH) || { echo "error: $(VENV) holds a Python older than 3.11;" \
 		"delete it and run make again" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,sweep,dashboard,math,parquet,reasoning]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,sweep,dashboard,lora,math,parquet,reasoning]'
 	@touch $@

@@ -97,11 +97,16 @@ def construction_fault(path: str, node: Mapping[str, Any]) -> Fault | None:
         return None
     try:
         target(**settings)
-    except ValidationError as error:
-        return Fault(path, "; ".join(sentence(entry) for entry in error.errors()))
     except Exception as error:
-        return Fault(path, str(error) or type(error).__name__)
+        return Fault(path, words(error))
     return None
+
+
+def words(error: BaseException) -> str:
+    """What an object objects to when it is built; of pydantic's errors the sentences alone."""
+    if isinstance(error, ValidationError):
+        return "; ".join(sentence(entry) for entry in error.errors())
+    return str(error) or type(error).__name__
 
 
 def _component(path: str, node: Mapping[str, Any], given: frozenset[str]) -> Iterator[Fault]:

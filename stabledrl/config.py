@@ -82,7 +82,9 @@ def build(node: DictConfig, **arguments: Any) -> Any:
         return instantiate(node, _convert_="all", **arguments)
     except InstantiationException as error:
         if isinstance(error.__cause__, UserError | ValueError | TypeError | OSError):
-            reason = one_line(error.__cause__)
+            from stabledrl.binding import words
+
+            reason = one_line(words(error.__cause__))
             raise UserError(f"{node.get('_target_')}: {reason}") from error
         raise
 

@@ -17,7 +17,10 @@ A fact is an attribute of the function, so that nobody has to know functions by 
     replays_decoding   estimator: scores decoded completions only, not solutions (False)
     trains_on          job: "rollouts", "solutions" or None ("rollouts")
     scores_texts       job: scores completions that it is given as text (False)
+    loads_model        job: builds the policy, to sample from it or to score with it (True)
+    block_causal       loader of a model: its attention is block-causal (False)
     collects_phases    job: gathers rollout phases (where it trains on rollouts)
+    needs_training     adapter: does nothing to a model before it is trained (False)
     metrics            job: what `optimized_metric` may name (None: not checked)
 
 with what is taken for granted where nothing is stated in parentheses.

@@ -8,9 +8,12 @@ where somebody reads it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from stabledrl.errors import UserError
 from stabledrl.functional.attention import bidirectional, block_causal
 from stabledrl.functional.reduce import token_log_probability
-from stabledrl.types import Sequences
+from stabledrl.types import Scorer, Sequences
 
 # projections of a decoder layer, by their native names
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -72,6 +75,22 @@ class AdapterFacts:
             )
 
 
+class Adapter(Protocol):
+    """Parameters beside those of a backbone, trained in their place (`models.adapter`)."""
+
+    def off(self, backbone: PreTrainedModel) -> AbstractContextManager[None]:
+        """Within, the backbone is what it was without."""
+        ...
+
+    def merged(self, backbone: PreTrainedModel) -> PreTrainedModel:
+        """The same as a backbone without adapter."""
+        ...
+
+    def save(self, backbone: PreTrainedModel, folder: Path) -> None:
+        """Write the adapter alone."""
+        ...
+
+
 class Policy(nn.Module):
     """A denoiser: logits and log-probabilities of masked tokens under bidirectional attention.
 
@@ -79,7 +98,12 @@ class Policy(nn.Module):
     tokenizer: the checkpoint's own tokenizer.
     facts: token ids, logit alignment and attention of the checkpoint family.
     save: writes it in the format it came in.
+    adapter: what is trained in place of the backbone's own parameters, or None.
+    accelerate: sets how the layers of a backbone are run, for copies of this one.
     """
+
+    adapter: Adapter | None = None
+    accelerate: Callable[[PreTrainedModel], None] | None = None
 
     def __init__(
         self,
@@ -189,6 +213,43 @@ class Policy(nn.Module):
         result = values.new_zeros(mask.shape)
         return result.masked_scatter(scored, values)
 
+    def frozen(self) -> Scorer:
+        """The policy as it is now, however it is trained.
+
+        A copy, or with an adapter, which does nothing yet, no copy: the same weights without it.
+        """
+        if self.adapter is not None:
+            return WithoutAdapter(self)
+        frozen = copy.deepcopy(self).requires_grad_(False)
+        if self.accelerate is not None:
+            self.accelerate(frozen.backbone)
+        return frozen
+
     def save_pretrained(self, folder: Path) -> None:
-        """Write weights (safetensors), configuration and tokenizer, in the format they came in."""
-        self.save(self.backbone, self.tokenizer, folder)
+        """Write weights (safetensors), configuration and tokenizer, in the format they came in.
+
+        An adapter is merged into the weights that are written, and stays as it is here.
+        """
+        backbone = self.backbone if self.adapter is None else self.adapter.merged(self.backbone)
+        self.save(backbone, self.tokenizer, folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter alone, in peft's format; nothing if there is none."""
+        if self.adapter is not None:
+            self.adapter.save(self.backbone, folder)
+
+
+@dataclass(frozen=True)
+class WithoutAdapter:
+    """A policy's own weights without its adapter: the policy that training started from."""
+
+    policy: Policy
+
+    @torch.no_grad()
+    def log_likelihood(
+        self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
+    ) -> Float[Tensor, "sample completion_position"]:
+        """As `Policy.log_likelihood`, without gradient."""
+        assert self.policy.adapter is not None
+        with self.policy.adapter.off(self.policy.backbone):
+            return self.policy.log_likelihood(sequences, mask, prompt_mask)

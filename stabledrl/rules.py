@@ -24,6 +24,8 @@ from stabledrl.settings import (
     trains_on,
 )
 
+PRECISIONS = ("None", "32", "32-true", "bf16-mixed")  # as Lightning names them, of those that hold
+
 # What third-party code should have in its annotations.
 MINIMA = (
     ("trainer.max_epochs", 1),  # Lightning's -1 never ends
@@ -98,16 +100,6 @@ def phase_divides(cfg: Settings) -> Iterator[str]:
         )
 
 
-def likelihoods_have_one_precision(cfg: Settings) -> Iterator[str]:
-    """Lightning mixes precisions in an update only, not where the old policy is scored."""
-    precision = select(cfg, "trainer.precision")
-    if isinstance(precision, str) and precision.endswith("-mixed") and trains_on(cfg):
-        yield (
-            f"trainer.precision={precision}: old and new likelihoods would differ by rounding; "
-            "choose the precision of the weights where the model is loaded"
-        )
-
-
 def sharded_forwards_are_equal(cfg: Settings) -> Iterator[str]:
     """Processes that share the weights have to make the same forward passes."""
     strategy, estimator = component(cfg, "trainer.strategy"), component(cfg, "estimator")
@@ -115,6 +107,27 @@ def sharded_forwards_are_equal(cfg: Settings) -> Iterator[str]:
         yield (
             f"estimator={estimator.__name__} makes as many forward passes as completions are long, "
             "which processes that share the weights cannot: take trainer=ddp or another estimator"
+        )
+
+
+def sharded_weights_are_trained(cfg: Settings) -> Iterator[str]:
+    """Weights that are divided together are of one precision, and all are in the checkpoint."""
+    strategy, adapter = component(cfg, "trainer.strategy"), component(cfg, "adapter")
+    if getattr(strategy, "shards", False) and getattr(adapter, "needs_training", False):
+        yield (
+            f"adapter={adapter.__name__} leaves weights frozen, which a strategy that divides the "
+            "weights does not take yet: take trainer=ddp or adapter=none"
+        )
+
+
+def attention_is_supported(cfg: Settings) -> Iterator[str]:
+    """Block-causal models load, but nobody samples from them or scores with them yet."""
+    model, job = component(cfg, "model"), component(cfg, "job")
+    if getattr(model, "block_causal", False) and getattr(job, "loads_model", True):
+        yield (
+            f"model._target_={select(cfg, 'model._target_')}: the model is block-causal, and "
+            "sampling from it or scoring with it is not supported yet: take a bidirectional one "
+            "(model=llada_8b, dream_7b, …)"
         )
 
 
@@ -126,6 +139,26 @@ def threshold_means_something(cfg: Settings) -> Iterator[str]:
             f"sampler.threshold={threshold} means nothing to "
             f"sampler.confidence={confidence.__name__}, which is no probability: "
             "set sampler.threshold=null"
+        )
+
+
+def precision_is_kept(cfg: Settings) -> Iterator[str]:
+    """Lightning would convert weights, batches and adapters too, or scale the gradient."""
+    precision = select(cfg, "trainer.precision")
+    if trains_on(cfg) is not None and str(precision) not in PRECISIONS:
+        yield (
+            f"trainer.precision={precision}: should be 32-true or bf16-mixed; a model in "
+            "bfloat16 throughout is model.dtype=bfloat16"
+        )
+
+
+def adapter_is_trained(cfg: Settings) -> Iterator[str]:
+    """An adapter that nobody trains does nothing."""
+    idle = trains_on(cfg) is None and not collects_phases(cfg)
+    if idle and getattr(component(cfg, "adapter"), "needs_training", False):
+        yield (
+            f"adapter: job={component(cfg, 'job').__name__} trains none, and a new one does "
+            "nothing: set adapter=none; model.path=<run>/model has a trained one merged"
         )
 
 
@@ -186,12 +219,15 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     completion_has_room,
     numbers_are_in_range,
     phase_divides,
-    likelihoods_have_one_precision,
     sharded_forwards_are_equal,
+    sharded_weights_are_trained,
+    attention_is_supported,
     threshold_means_something,
     metric_is_measured,
     training_ends,
     optimizer_accepts_its_numbers,
+    precision_is_kept,
+    adapter_is_trained,
     checkpoint_exists,
     checkpoint_is_used,
 )

@@ -88,6 +88,8 @@ class Root(pydantic.BaseModel):
 
     job: Component
     model: Component
+    adapter: Component
+    acceleration: Component
     task: Component
     rollout: RolloutSettings
     ratio: Component

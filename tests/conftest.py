@@ -47,6 +47,8 @@ def _seeded() -> None:
 FAKE_GROUPS = {
     "job": {"train": "{_target_: tests.fake_components.job}"},
     "model": {"tiny_sudoku": "{_target_: tests.fake_components.anything}"},
+    "adapter": {"none": "{_target_: tests.fake_components.anything}"},
+    "acceleration": {"default": "{_target_: tests.fake_components.anything}"},
     "task": {"sudoku": "{_target_: tests.fake_components.Task, name: sudoku}"},
     "rollout": {
         "default": "{prompts_per_phase: 8, group_size: 4, inner_updates: 2, prompts_per_batch: 2,"

@@ -120,7 +120,10 @@ EVALUATE = {
     "_target_": "stabledrl.jobs.evaluate.evaluate",
     "split": "test",
     "prompts": 8,
-    "k": 4,
+    "samples": 4,
+    "k": None,
+    "lengths": [8, 16],
+    "steps": None,
 }
 
 
@@ -132,9 +135,12 @@ EVALUATE = {
         (PRETRAIN, {"batch_size": 64.0}, ["job.batch_size=64.0: should be of type int"]),
         (PRETRAIN, {"steps_per_epoch": -1}, ["job.steps_per_epoch=-1: should be greater than 0"]),
         (EVALUATE, {}, []),
-        (EVALUATE, {"k": 4.0}, ["job.k=4.0: should be of type int"]),
-        (EVALUATE, {"k": True}, ["job.k=True: should be of type int"]),
-        (EVALUATE, {"k": -1}, ["job.k=-1: should be greater than or equal to 0"]),
+        (EVALUATE, {"samples": 4.0}, ["job.samples=4.0: should be of type int"]),
+        (EVALUATE, {"samples": True}, ["job.samples=True: should be of type int"]),
+        (EVALUATE, {"samples": -1}, ["job.samples=-1: should be greater than or equal to 0"]),
+        (EVALUATE, {"k": 4}, ["job.k=4: should be a valid list"]),
+        (EVALUATE, {"k": [1, 0]}, ["job.k[1]=0: should be greater than 0"]),
+        (EVALUATE, {"lengths": [8.0]}, ["job.lengths[0]=8.0: should be of type int"]),
         (
             EVALUATE,
             {"promts": 8},

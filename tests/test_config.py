@@ -105,7 +105,7 @@ def test_an_experiment_chooses_an_algorithm_and_wins_over_it(composed, write):
         (["+clipping.epsilonn=1"], ["clipping.epsilonn: ", "did you mean 'epsilon'"]),
         (["+rollout.group_sise=4"], ["rollout.group_sise: unknown key; did you mean 'group_size'"]),
         (["+rolout.group_size=4"], ["rolout: unknown key; did you mean 'rollout'"]),
-        (["+foo=1"], ["foo: unknown key (known: advantage, "]),
+        (["+foo=1"], ["foo: unknown key (known: acceleration, "]),
         (["+job.fail_att=1"], ["job.fail_att: ", "did you mean 'fail_at'"]),
         (["+callbacks.printing={_target_: tests.fake_components.Elbo, dras: 2}"], ["'draws'"]),
         # keys that are missing

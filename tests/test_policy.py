@@ -154,3 +154,24 @@ def test_what_is_saved_loads_as_an_ordinary_model(tmp_path: Path) -> None:
     value = policy.log_likelihood(sequences, HIDDEN)
     assert torch.equal(again.log_likelihood(sequences, HIDDEN), value)
     assert again.encode(["1+2"])[0].tolist() == policy.encode(["1+2"])[0].tolist()
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["weights", "autocast"])
+@torch.no_grad()
+def test_log_likelihoods_of_bfloat16_logits_are_float32(autocast: bool) -> None:
+    policy = tiny_policy() if autocast else tiny_policy().to(torch.bfloat16)
+    sequences = sequences_of(PROMPTS, COMPLETION)
+    ids = torch.cat([sequences.prompt_ids, COMPLETION.masked_fill(HIDDEN, MASK)], dim=1)
+    seen = torch.cat([sequences.prompt_mask, torch.ones_like(HIDDEN)], dim=1)
+    scored = HIDDEN & sequences.completion_mask
+    chosen = torch.cat([torch.zeros_like(sequences.prompt_mask), scored], dim=1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        value = policy.log_likelihood(sequences, HIDDEN)
+        logits = policy(ids, seen, chosen)
+    assert logits.dtype == torch.bfloat16
+    assert value.dtype == torch.float32
+    # log Σ exp by hand, in float64, of the bfloat16 numbers
+    wide = logits.double()
+    expected = wide.gather(1, COMPLETION[scored][:, None])[:, 0] - wide.exp().sum(-1).log()
+    torch.testing.assert_close(value[scored].double(), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(value[scored], value[scored].bfloat16().float(), rtol=0, atol=1e-4)

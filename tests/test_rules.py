@@ -96,6 +96,30 @@ def test_numbers_out_of_range_are_refused(path, value, minimum):
     assert told({path: float("inf")}) == [f"{path}=inf: should be finite"]
 
 
+@pytest.mark.parametrize("job", ["train", "pretrain"])
+def test_precisions_that_hold_are_accepted_and_others_refused(job):
+    job = {"job._target_": f"stabledrl.jobs.{job}.{job}"}
+    for precision in (None, 32, "32", "32-true", "bf16-mixed"):
+        assert told(job | {"trainer.precision": precision}) == []
+    for precision in ("bf16-true", "16-mixed", "16-true", "64-true", 64, 16, "bf16"):
+        (line,) = told(job | {"trainer.precision": precision})
+        assert line.startswith(f"trainer.precision={precision}: should be 32-true or bf16-mixed")
+    evaluate = {"job._target_": "stabledrl.jobs.evaluate.evaluate"}
+    assert told(evaluate | {"trainer.precision": "16-true"}) == []
+
+
+def test_an_adapter_that_nobody_trains_is_refused():
+    lora = {"adapter._target_": "stabledrl.models.adapter.Lora"}
+    for job in ("train", "pretrain", "probe"):
+        assert told(lora | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+    for job in ("evaluate", "generate", "score"):
+        settings = lora | {"job._target_": f"stabledrl.jobs.{job}.{job}"}
+        (line,) = told(settings)
+        assert line.startswith(f"adapter: job={job} trains none")
+        none = {"adapter._target_": "stabledrl.models.adapter.none"}
+        assert told(settings | none) == []
+
+
 def test_training_without_an_end_is_refused():
     trainer = {"trainer._target_": "lightning.pytorch.Trainer"}
     line = "trainer.max_epochs=null: should be a whole number, at least 1"
@@ -183,11 +207,13 @@ def test_processes_that_share_the_weights_need_the_same_forward_passes():
     assert told(sharded | {"estimator._target_": "stabledrl.estimators.elbo.Elbo"}) == []
 
 
-def test_mixed_precision_of_the_trainer_is_refused():
-    (line,) = told({"trainer.precision": "bf16-mixed"})
-    assert line.startswith("trainer.precision=bf16-mixed: old and new likelihoods would differ")
-    for precision in ("32-true", "bf16-true", 32, None):
-        assert told({"trainer.precision": precision}) == []
+def test_an_adapter_is_not_divided():
+    sharded = {"trainer.strategy._target_": "stabledrl.training.sharding.Sharded"}
+    lora = {"adapter._target_": "stabledrl.models.adapter.Lora"}
+    (line,) = told(sharded | lora)
+    assert line.startswith("adapter=Lora leaves weights frozen")
+    assert told(lora | {"trainer.devices": 2}) == []
+    assert told(sharded | {"adapter._target_": "stabledrl.models.adapter.none"}) == []
 
 
 @pytest.mark.parametrize(
@@ -237,3 +263,15 @@ def test_a_checkpoint_is_refused_where_nothing_goes_on_from_it(tmp_path):
     ]
     assert told(evaluate | {"ckpt_path": None}) == []
     assert told(evaluate | {"job._target_": "stabledrl.jobs.train.train"}) == []
+
+
+@pytest.mark.parametrize("family", ["sdar", "fast_dllm_v2"])
+def test_block_causal_models_are_refused_where_they_would_be_sampled_or_scored(family):
+    loader = f"stabledrl.models.{family}.load"
+    for job in ("train", "pretrain", "evaluate", "probe", "generate", "score"):
+        (line,) = told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"})
+        assert line.startswith(f"model._target_={loader}: the model is block-causal")
+        bidirectional = {"model._target_": "stabledrl.models.dream.load"}
+        assert told(bidirectional | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+    for job in ("grade", "report", "dashboard"):
+        assert told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"}) == []

@@ -29,7 +29,7 @@ class Offline(Exception):
     """Why the workspace cannot be saved now, in words."""
 
 
-@declares(trains_on=None)
+@declares(trains_on=None, loads_model=False)
 def dashboard(
     cfg: DictConfig,
     entity: Annotated[str, Len(1)] | None,

@@ -98,6 +98,7 @@ def fit(
     gather_weights(module.policy, processes.is_first())
     if processes.is_first():
         module.policy.save_pretrained(record.directory / "model")
+        module.policy.save_adapter(record.directory / "adapter")
     watching = [item.verdict for item in callbacks if isinstance(item, Stability)]
     return _summarize(cfg, record, module, final, watching[0] if watching else None)
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.lines import Question, portions, read_lines, write_lines
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import refuse_unknown
 from stabledrl.randomness import keyed_generator
@@ -36,7 +37,7 @@ def generate(
     lines = None if input is None else read_lines(input, Question)
     record = Record(cfg)
     task = record.using(build(cfg.task))
-    sampler, policy = build(cfg.sampler), build(cfg.model)
+    sampler, policy = build(cfg.sampler), build_policy(cfg)
     if lines is None:
         items = rendered(policy, task.prompts(split, 0, 0, prompts))
         contents: list[Content] = [prompt_record(item) for item in items]

@@ -19,7 +19,7 @@ from stabledrl.types import Prompt, RewardOutput, Task
 REMEDY = "choose the task it is of (task=…), with the data that job=generate writes"
 
 
-@declares(trains_on=None)
+@declares(trains_on=None, loads_model=False)
 def grade(cfg: DictConfig, input: str | None) -> float:
     """Grade every completion of a file; returns the solve rate.
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.fitting import METRICS, build_validation, fit, starting_point
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.training.supervision import Curriculum, SupervisedModule
 
@@ -31,7 +32,7 @@ def pretrain(
         seed=cfg.seed,
     )
     module = SupervisedModule(
-        build(cfg.model),
+        build_policy(cfg),
         build(cfg.optimizer),
         build(cfg.scheduler),
         build_validation(cfg, task, sampler),

@@ -19,6 +19,7 @@ from stabledrl.diagnostics.probe import Noise, leaves_negatives_unbounded, order
 from stabledrl.diagnostics.probe_page import Findings, page, recommendations
 from stabledrl.errors import ConfigurationError
 from stabledrl.estimators.exact import Exact
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.probing import Collected, Probe, Rules
 from stabledrl.jobs.record import Record, release
 from stabledrl.jobs.train import build_algorithm, phase_settings
@@ -85,7 +86,7 @@ def collect_phases(cfg: DictConfig, phases: int) -> Probe:
     settings = replace(phase_settings(cfg), inner_updates=1, drift_every=0)
     task = build(cfg.task)
     collector = PhaseCollector(task, build(cfg.sampler), algorithm, settings, cfg.seed)
-    policy = build(cfg.model).train()  # as in training
+    policy = build_policy(cfg).train()  # as in training
     collected = []
     for number in range(phases):
         phase = collector(policy, policy, number)

@@ -12,7 +12,7 @@ from stabledrl.jobs.comparison import compare, find_runs
 from stabledrl.jobs.record import Record
 
 
-@declares(trains_on=None)
+@declares(trains_on=None, loads_model=False)
 def report(cfg: DictConfig, runs: list[str], arms: list[str], directory: str) -> None:
     """Write report.md, report.html and figures/ about runs into a directory."""
     if not runs:

@@ -17,6 +17,7 @@ from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.estimators.chunks import in_chunks
 from stabledrl.jobs.lines import Pair, portions, read_lines, write_lines
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.jobs.texts import sequences_of
 from stabledrl.policy import Policy
@@ -39,7 +40,7 @@ def score(
     """
     lines = read_lines(input, Pair)
     record = Record(cfg)
-    estimator, policy = build(cfg.estimator), build(cfg.model)
+    estimator, policy = build(cfg.estimator), build_policy(cfg)
     # all of them before the first is scored: a line that is refused is refused at once
     whole = [
         (portion, sequences_of(policy, portion, cfg.sampler.length)) for portion in portions(lines)

@@ -8,6 +8,7 @@ from stabledrl.algorithm import Algorithm
 from stabledrl.config import build
 from stabledrl.declarations import declares
 from stabledrl.jobs.fitting import METRICS, build_validation, fit, starting_point
+from stabledrl.jobs.policies import build_policy
 from stabledrl.jobs.record import Record
 from stabledrl.training.module import ReinforcementModule
 from stabledrl.training.phases import PhaseCollector, PhaseSettings
@@ -27,7 +28,7 @@ def train(cfg: DictConfig) -> float | None:
         seed=cfg.seed,
     )
     module = ReinforcementModule(
-        build(cfg.model),
+        build_policy(cfg),
         build(cfg.optimizer),
         build(cfg.scheduler),
         build_validation(cfg, task, sampler),

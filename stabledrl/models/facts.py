@@ -12,12 +12,15 @@ from stabledrl.models.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Published:
-    """Token ids of a published checkpoint, known by the `rows` of its embedding."""
+    """Token ids of a published checkpoint, known by the `rows` of its embedding.
+
+    pad_token_id: None where we do not know it, so that any is taken.
+    """
 
     rows: int
     mask_token_id: int
     end_token_ids: tuple[int, ...]
-    pad_token_id: int
+    pad_token_id: int | None
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def assert_published(
         "pad_token_id": (found.pad_token_id, known.pad_token_id),
     }
     for name, (value, expected) in pairs.items():
-        if value != expected and getattr(given, name) is None:
+        if expected is not None and value != expected and getattr(given, name) is None:
             raise checkpoint.fault(
                 f"{name} is {value} in its files, but {expected} in the published checkpoints with "
                 f"{known.rows} embedding rows; if it is meant, give model.{name}=…"

@@ -86,6 +86,7 @@ def load(
     if checkpoint.config.get("is_decoder"):
         raise checkpoint.fault("its config.json has is_decoder=True, which makes it causal")
     backbone, tokenizer = read(checkpoint, dtype, unused_weights)
+    drop_nothing(backbone)
     native = type(backbone)
     if "position_ids" not in inspect.signature(native.forward).parameters:
         raise checkpoint.fault(
@@ -137,6 +138,19 @@ def read(
             hint = " (or name them in model.unused_weights)" if kind == "unused" else ""
             raise checkpoint.fault(weights_fault(kind, names, type(backbone)) + hint)
     return backbone, tokenizer
+
+
+def drop_nothing(backbone: nn.Module) -> None:
+    """Turn off dropout, which BERT has in training: two likelihoods of one policy would differ.
+
+    config.json keeps what it says.
+    """
+    for part in backbone.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name, value in vars(part).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
 
 
 def projections(model: nn.Module) -> tuple[str, ...]:

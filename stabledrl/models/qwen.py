@@ -1,4 +1,4 @@
-"""Checkpoints whose layers and parameter names are Qwen's: Dream, DiffuCoder, SDAR, TraDo."""
+"""Checkpoints whose layers and parameter names are Qwen's: Dream, SDAR, Fast-dLLM v2, …"""
 
 from __future__ import annotations
 
@@ -51,12 +51,16 @@ def assemble(
     published: tuple[Published, ...],
     dtype: Precision,
     chat_template: bool,
+    end_tokens: tuple[str, ...] = END_TOKENS,
     **facts: Any,
 ) -> Policy:
-    """The policy of a checkpoint with Qwen's names; `facts` are those of `AdapterFacts`."""
+    """The policy of a checkpoint with Qwen's names; `facts` are those of `AdapterFacts`.
+
+    end_tokens: texts of the tokens that end a completion beside those that its files name.
+    """
     rows = config.vocab_size
     tokenizer = load_tokenizer(checkpoint, rows, chat_template)
-    ids = token_ids(checkpoint, tokenizer, rows, given, END_TOKENS, published)
+    ids = token_ids(checkpoint, tokenizer, rows, given, end_tokens, published)
     adapter = AdapterFacts(
         ids.mask_token_id,
         ids.end_token_ids,
@@ -66,6 +70,23 @@ def assemble(
     )
     backbone, original = load_backbone(checkpoint, native, config, same_name, dtype)
     return Policy(backbone, tokenizer, adapter, original)
+
+
+def stated_block_length(checkpoint: Checkpoint, key: str, given: int | None, published: str) -> int:
+    """Tokens of a block: from config.json under `key`, or given as `model.block_length`.
+
+    published: what to say where neither states it. ValueError then, and where they contradict.
+    """
+    stated: int | None = checkpoint.config.get(key)
+    if stated is None and given is None:
+        raise checkpoint.fault(
+            f"its config.json has no {key}: give model.block_length=… (published: {published})"
+        )
+    if None not in (stated, given) and stated != given:
+        raise checkpoint.fault(
+            f"model.block_length={given}, but its config.json has {key}={stated}"
+        )
+    return stated or given or 0
 
 
 def same_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """SDAR (arXiv 2510.06303) and TraDo (arXiv 2509.06949): a Qwen3 with block-causal attention.
 
-Loading only: decoding and likelihoods of block-causal models are refused by the policy.
+Loading only: what is stated as `block_causal` is refused by the rules for every job that samples or
+scores, before a weight is read, and by the policy.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from typing import Annotated
 from annotated_types import Gt
 from transformers import Qwen3ForCausalLM
 
+from stabledrl.declarations import declares
 from stabledrl.models.checkpoint import Precision, open_checkpoint
 from stabledrl.models.facts import GivenIds, Published
-from stabledrl.models.qwen import assemble, native_config
+from stabledrl.models.qwen import assemble, native_config, stated_block_length
 from stabledrl.policy import Policy
 
 PUBLISHED = (Published(151936, 151669, (151643, 151645), 151643),)
 
 
+@declares(block_causal=True)
 def load(
     path: str,
     dtype: Precision = "float32",
@@ -35,16 +38,9 @@ def load(
     foreign, or whose block length nobody states.
     """
     checkpoint = open_checkpoint(path)
-    stated = checkpoint.config.get("block_size")
-    if stated is None and block_length is None:
-        raise checkpoint.fault(
-            "its config.json has no block_size: give model.block_length=… "
-            "(published: 4, or the N of a name that ends in -bN)"
-        )
-    if None not in (stated, block_length) and stated != block_length:
-        raise checkpoint.fault(
-            f"model.block_length={block_length}, but its config.json has block_size={stated}"
-        )
+    block = stated_block_length(
+        checkpoint, "block_size", block_length, "4, or the N of a name that ends in -bN"
+    )
     config = native_config(
         checkpoint,
         Qwen3ForCausalLM,
@@ -59,5 +55,5 @@ def load(
         PUBLISHED,
         dtype,
         chat_template,
-        block_length=stated or block_length,
+        block_length=block,
     )

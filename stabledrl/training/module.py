@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +20,12 @@ from stabledrl.errors import UserError
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
 from stabledrl.share import Share
-from stabledrl.training import processes
+from stabledrl.training import checkpoints, processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
 from stabledrl.training.sharding import in_step, shard
 from stabledrl.training.spikes import Spikes
 from stabledrl.training.validation import Validation
-from stabledrl.types import Batch, LossOutput, Prompt, to_device
+from stabledrl.types import Batch, LossOutput, Prompt, Scorer, to_device
 from stabledrl.whole_step import over_processes
 
 __all__ = ["PolicyModule", "ReinforcementModule", "Validation", "merge"]
@@ -62,6 +61,8 @@ class PolicyModule(pl.LightningModule):
         self._gradient_norm: Tensor | None = None
         self._optimizer = optimizer
         self._schedule = schedule
+        self._weights = checkpoints.Weights.of(self)
+        self.strict_loading = not self._weights.frozen  # `Weights.require` is as strict
 
     @property
     def share(self) -> Share:
@@ -106,11 +107,14 @@ class PolicyModule(pl.LightningModule):
         self.history.append({"step": float(self.global_step), **values})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """What is not a tensor: the validations so far."""
+        """The validations so far; of the weights those that are trained."""
         checkpoint["history"] = self.history
+        self._weights.reduce(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there; UserError if it is of other weights."""
+        if "state_dict" in checkpoint:  # else the strategy has loaded and checked it
+            self._weights.require(checkpoint)
         self.history = list(checkpoint["history"])
 
     def transfer_batch_to_device(
@@ -154,9 +158,9 @@ class PolicyModule(pl.LightningModule):
 class ReinforcementModule(PolicyModule):
     """Policy-gradient training on rollouts.
 
-    reference: the policy training starts from, frozen; outside optimiser and checkpoint; None where
-    nothing reads it. phase: number of the current phase, counted here because Lightning's
-    `current_epoch` lags by one after a resume.
+    reference: the policy training starts from (`Policy.frozen`), outside optimiser and checkpoint;
+    None where nothing reads it. phase: number of the current phase, counted here because
+    Lightning's `current_epoch` lags by one after a resume.
     """
 
     def __init__(
@@ -180,18 +184,22 @@ class ReinforcementModule(PolicyModule):
         frozen = penalty.coefficient > 0 and penalty.reference == "frozen"
         frozen = frozen or collector.settings.drift_every > 0
         # in a list, so that it is no submodule: neither trained nor saved
-        self._reference = [copy.deepcopy(policy).requires_grad_(False)] if frozen else []
+        self._reference = [policy.frozen()] if frozen else []
 
     def configure_model(self) -> None:
         """The reference is divided as the policy is."""
         super().configure_model()
-        if self.device_mesh is not None and self._reference:
-            shard(self._reference[0], self.device_mesh["data_parallel"])
+        for frozen in self._reference:
+            if self.device_mesh is not None and isinstance(frozen, Policy):
+                shard(frozen, self.device_mesh["data_parallel"])
 
     @property
-    def reference(self) -> Policy | None:
+    def reference(self) -> Scorer | None:
         """The frozen policy, on the device of the trained one, or None."""
-        return self._reference[0].to(self.device) if self._reference else None
+        if not self._reference:
+            return None
+        [frozen] = self._reference
+        return frozen.to(self.device) if isinstance(frozen, Policy) else frozen
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Whole groups, collected when the epoch begins."""
@@ -200,7 +208,9 @@ class ReinforcementModule(PolicyModule):
         return DataLoader(dataset, batch_size=None)
 
     def _begin(self) -> Phase:
-        self.last_phase = self.collector(self.policy, self.reference, self.phase, self.share)
+        # as Lightning runs training steps: at θ = θ_old a ratio would else show the precision
+        with self.trainer.precision_plugin.forward_context():
+            self.last_phase = self.collector(self.policy, self.reference, self.phase, self.share)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True

@@ -16,7 +16,7 @@ from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.share import WHOLE, Share
-from stabledrl.types import Batch, Task
+from stabledrl.types import Batch, Scorer, Task
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PhaseCollector:
     seed: int
 
     def __call__(
-        self, policy: Policy, reference: Policy | None, phase: int, share: Share = WHOLE
+        self, policy: Policy, reference: Scorer | None, phase: int, share: Share = WHOLE
     ) -> Phase:
         """Sample and grade N·G completions, evaluate the old policy, prepare μ batches.
 
@@ -112,7 +112,7 @@ class PhaseCollector:
         return Phase(rollout, reward, batches, metrics)
 
     def _drift(
-        self, policy: Policy, reference: Policy, rollout: Rollout, phase: int, share: Share
+        self, policy: Policy, reference: Scorer, rollout: Rollout, phase: int, share: Share
     ) -> float:
         size, rows = self.settings.group_size, self.settings.rows
         generator = keyed_generator("drift", self.seed, phase)

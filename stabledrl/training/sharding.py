@@ -105,10 +105,14 @@ def gather_weights(policy: Policy, keep: bool) -> None:
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # the root keeps what its last forward pass gathered
+    whole: dict[nn.Parameter, nn.Parameter] = {}  # one that several layers share stays one
     for module in policy.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             weights = parameter.detach()
-            if isinstance(weights, DTensor):
-                whole = weights.full_tensor()
-                if keep:
-                    module._parameters[name] = nn.Parameter(whole.cpu(), parameter.requires_grad)
+            if not isinstance(weights, DTensor):
+                continue
+            if parameter not in whole:
+                found = weights.full_tensor()  # an exchange: all make it
+                whole[parameter] = nn.Parameter(found.cpu() if keep else torch.empty(0), False)
+            if keep:
+                module._parameters[name] = whole[parameter]

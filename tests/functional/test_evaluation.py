@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabledrl.functional.evaluation import pass_at_k, wilson_interval
+from stabledrl.functional.evaluation import mean_interval, pass_at_k, wilson_interval
 
 
 def test_pass_at_k_by_hand():
@@ -60,3 +60,44 @@ def test_wilson_holds_the_rate_and_stays_within_0_and_1(trials, rate):
 def test_wilson_narrows_with_trials():
     widths = [high - low for low, high in (wilson_interval(0.3, n) for n in (10, 100, 1000))]
     assert widths == sorted(widths, reverse=True)
+
+
+def test_the_interval_of_a_mean_by_hand():
+    # p = 1/2, s² = (1/4 + 0 + 0 + 1/4)/4 = 1/8: n* = 4·(1/4)/(1/8) = 8 trials
+    values = torch.tensor([0.0, 0.5, 0.5, 1.0])
+    assert mean_interval(values, 4) == pytest.approx(wilson_interval(0.5, 8))
+    # p = 1/2, s² = 2·(1/64)/4 = 1/128: n* = 128, but there are 4·4 completions
+    values = torch.tensor([0.375, 0.5, 0.5, 0.625])
+    assert mean_interval(values, 4) == pytest.approx(wilson_interval(0.5, 16))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_equal_chances_count_once_for_each_prompt_and_leave_a_width(value):
+    low, high = mean_interval(torch.full((20,), value), 8)
+    assert (low, high) == pytest.approx(wilson_interval(value, 20))
+    assert high - low > 0.1
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 8))
+def test_chances_of_0_and_1_are_trials(outcomes, samples):
+    expected = wilson_interval(sum(outcomes) / len(outcomes), len(outcomes))
+    assert mean_interval(torch.tensor(outcomes).float(), samples) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(
+    "chances", [(0.0, 1.0), (0.02, 0.02), (0.0, 0.1, 0.9), (0.3, 0.5), (0.0, 0.0, 0.0, 0.2)]
+)
+def test_95_of_100_intervals_hold_the_truth(chances, k):
+    """Simulation: a prompt's chance is one of `chances`; pass@k = E[1 − (1−p)^k]."""
+    generator = torch.Generator().manual_seed(0)
+    truth = sum(1 - (1 - chance) ** k for chance in chances) / len(chances)
+    repetitions, prompts, samples = 300, 60, 8
+    kind = torch.randint(len(chances), (repetitions, prompts), generator=generator)
+    uniform = torch.rand((repetitions, prompts, samples), generator=generator)
+    solved = uniform < torch.tensor(chances)[kind][..., None]
+    each = pass_at_k(solved.flatten(0, 1), k).view(repetitions, prompts)
+    bounds = [mean_interval(values, samples) for values in each]
+    coverage = sum(low <= truth <= high for low, high in bounds) / repetitions
+    # 0.95 less two standard errors of 300 repetitions, 2·0.0126
+    assert coverage >= 0.925

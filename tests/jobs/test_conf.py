@@ -47,6 +47,11 @@ TOGETHER = {
     "kl=k3_d1": "estimator=mean_field",
     "kl=k3_diffucoder": "estimator=mean_field",
     "kl=k3_tracerl": "estimator=mean_field",
+    # block-causal models load, but are neither sampled nor scored yet
+    "model=sdar_8b": "job=grade",
+    "model=trado_8b": "job=grade",
+    "model=fast_dllm_v2_1_5b": "job=grade",
+    "model=fast_dllm_v2_7b": "job=grade",
 }
 
 

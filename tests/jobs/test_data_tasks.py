@@ -77,7 +77,7 @@ def test_training_on_a_file_in_a_chat_template(tmp_path, sums, started, monkeypa
     template = "{% for m in messages %}({{ m['content'] }}){% endfor %}"
     policy = tiny_policy()
     policy.tokenizer.chat_template = template
-    monkeypatch.setattr("stabledrl.jobs.train.build", built_with(policy))
+    monkeypatch.setattr("stabledrl.jobs.train.build_policy", lambda cfg: policy)
     train(with_task(tmp_path / "run", "jsonl", path=sums, system_prompt="0", chat=True))
     assert started
     assert all(map(ended, started))
@@ -86,16 +86,6 @@ def test_training_on_a_file_in_a_chat_template(tmp_path, sums, started, monkeypa
     assert first["prompt"].startswith("(0)(")
     assert first["prompt"].endswith("+1=)")
     assert set(first["parts"]) == {"correct", "format", "length"}
-
-
-def built_with(policy):
-    """`build`, but that the model is this one."""
-    from stabledrl.config import build
-
-    def instead(cfg):
-        return policy if str(cfg.get("_target_", "")).startswith("stabledrl.models") else build(cfg)
-
-    return instead
 
 
 def test_a_model_without_chat_template_is_told():

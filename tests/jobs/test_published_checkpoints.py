@@ -20,6 +20,7 @@ from tests.conftest import ROOT
 from tests.training.small_runs import rows, small
 
 GOLDEN = ROOT / "tests/golden"
+GREEDY = {"samples": 0, "k": None, "lengths": None, "steps": None}
 
 
 def bert(folder: Path) -> Path:
@@ -73,7 +74,7 @@ def test_a_checkpoint_trains_is_saved_in_its_format_and_evaluates(checkpoint, tm
         for name in files:
             assert (tmp_path / "run/model" / name).read_bytes() == (path / name).read_bytes()
     again = configured(tmp_path / "eval", option, tmp_path / "run/model", "job=evaluate")
-    assert evaluate(again, split="test", prompts=2, k=0) is not None
+    assert evaluate(again, split="test", prompts=2, **GREEDY) is not None
 
 
 def test_a_resumed_run_equals_one_without_interruption(tmp_path):

@@ -175,6 +175,30 @@ def test_no_weight_is_invented_or_dropped(tmp_path):
     assert refusal(tmp_path).startswith(f"1 missing weights for BertForMaskedLM, {name} first")
 
 
+@pytest.mark.parametrize("family", [bert, roberta, modernbert])
+def test_training_draws_nothing(tmp_path, family):
+    def dropping() -> PreTrainedModel:
+        model = family()
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout"):
+            if hasattr(model.config, key):
+                setattr(model.config, key, 0.3)
+        return type(model)(model.config)
+
+    policy = load(str(saved(tmp_path / "model", dropping)), [])
+    sequences = Sequences(
+        torch.tensor([[PAD, 5, 6]]),
+        torch.tensor([[False, True, True]]),
+        torch.tensor([[7, 8, 9]]),
+        torch.ones(1, 3, dtype=torch.bool),
+    )
+    hidden = torch.ones(1, 3, dtype=torch.bool)
+    values = [policy.train(mode).log_likelihood(sequences, hidden) for mode in (True, True, False)]
+    assert torch.equal(values[0], values[1])
+    assert torch.equal(values[0], values[2])
+    policy.save_pretrained(tmp_path / "again")
+    assert "0.3" in (tmp_path / "again/config.json").read_text()
+
+
 def test_pickles_remote_code_and_decoders_are_refused(tmp_path):
     file = saved(tmp_path, bert) / "config.json"
     config = file.read_text()

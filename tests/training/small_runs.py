@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from stabledrl.config import register_resolvers
+from stabledrl.models.adapter import none
 from stabledrl.policy import Policy
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.module import ReinforcementModule, Validation
@@ -114,13 +115,14 @@ def lively_policy() -> Policy:
 def module(
     settings: PhaseSettings | None = None,
     schedule: Callable[[int, int], float] = constant,
+    policy: Callable[[Policy], Policy] = none,
     **changes: object,
 ) -> ReinforcementModule:
-    """A module on the tiny policy; changes are those of the algorithm."""
+    """A module on the tiny policy, with what `policy` does to it; changes: of the algorithm."""
     sampler = SemiAutoregressive(length=LENGTH, block_length=LENGTH, steps=3)
     task = Digits()
     return ReinforcementModule(
-        lively_policy(),
+        policy(lively_policy()),
         partial(torch.optim.AdamW, lr=0.003),
         schedule,
         Validation(task, sampler, task.prompts("validation", 0, 0, 3), 2),
