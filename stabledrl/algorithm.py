@@ -28,6 +28,7 @@ from stabledrl.functional.reduce import masked_mean
 from stabledrl.levels import Units, completions
 from stabledrl.pairing import Pairs
 from stabledrl.penalty import DivergencePenalty
+from stabledrl.share import WHOLE, Share
 from stabledrl.types import Batch, Corruption, Estimator, Likelihood, LossOutput, Scorer, Sequences
 
 BYPASS_EPSILON = 0.2  # PPO's ε: the bypass is measured against it whatever clipping is in use
@@ -100,6 +101,7 @@ class Algorithm:
         updates: int,
         rows: int,
         generator: Callable[[str], torch.Generator],
+        share: Share = WHOLE,
     ) -> list[Batch]:
         """One whole-phase batch per inner update, everything random and everything old in it.
 
@@ -108,8 +110,11 @@ class Algorithm:
         reward: NaN where there is no verdict, as in all of a group that was filtered.
         Each distinct old corruption costs one evaluation: 1 under `independent` and `shared`, μ
         under `paired`.
+        share: whose groups the batches hold, and are scored; what is random is drawn for all.
         """
         group_size, verdict = reward.shape[1], ~reward.isnan()
+        groups, samples = share.groups(len(reward)), share.samples(*reward.shape)
+        own = sequences[samples]
         counted = float(verdict.any(-1).float().mean())
         judge = self.penalty.judge(policy, reference)
         drawn: dict[str, Corruption] = {}
@@ -117,38 +122,46 @@ class Algorithm:
 
         def draw(label: str) -> Corruption:
             if label not in drawn:
-                drawn[label] = self.estimator.draw(sequences, group_size, generator(label))
+                whole = self.estimator.draw(sequences, group_size, generator(label))
+                drawn[label] = whole[samples]
             return drawn[label]
 
         def score(scorer: Scorer, corruption: Corruption) -> Likelihood:
             key = (id(scorer), id(corruption))
             if key not in scored:
-                scored[key] = self.likelihood(scorer, sequences, corruption, rows)
+                scored[key] = self.likelihood(scorer, own, corruption, rows)
             return scored[key]
 
         return [
             Batch(
-                sequences=sequences,
+                sequences=own,
                 corruption=new,
                 group_size=group_size,
-                advantage=self.advantage(reward),
-                verdict=verdict,
+                advantage=self.advantage(reward)[groups],
+                verdict=verdict[groups],
                 old=score(policy, old),
                 reference=None if judge is None else score(judge, new),
                 log_ratio_noise=self._noise(
-                    self.ratio.units(score(policy, old), sequences).grouped(group_size),
+                    self.ratio.units(score(policy, old), own).grouped(group_size),
                     generator(f"noise {update}"),
+                    len(reward),
+                    groups,
                 ),
                 counted_share=counted or 1.0,  # of nothing there is no mean
             )
             for update, (old, new) in enumerate(self.pairing(draw, updates))
         ]
 
-    def _noise(self, units: Units, generator: torch.Generator) -> Tensor | None:
-        """σ·N(0, 1) for every unit of one update, drawn in sample order; None without noise."""
+    def _noise(
+        self, units: Units, generator: torch.Generator, count: int, groups: slice | Tensor
+    ) -> Tensor | None:
+        """σ·N(0, 1) for every unit of one update, drawn in sample order; None without noise.
+
+        count: groups that it is drawn for. groups: those whose units these are.
+        """
         if self.ratio.noise_std == 0:
             return None
-        noise = torch.randn(units.counted.shape, generator=generator)
+        noise = torch.randn((count, *units.counted.shape[1:]), generator=generator)[groups]
         return self.ratio.noise_std * noise.to(units.counted.device)
 
     @torch.no_grad()
@@ -160,15 +173,20 @@ class Algorithm:
         group_size: int,
         rows: int,
         generator: torch.Generator,
+        share: Share = WHOLE,
     ) -> Float[Tensor, ""]:
         """Mean of (L̂_policy − L̂_reference)/|y| in nats per token, on the policy's own samples.
 
         An estimate of KL(policy ‖ reference), k1 of `functional.kl`; both on the same masks, whose
-        noise then cancels. Two evaluations of all samples.
+        noise then cancels. Two evaluations of all samples, shared out.
         """
-        corruption = self.estimator.draw(sequences, group_size, generator)
-        new, old = (self.likelihood(it, sequences, corruption, rows) for it in (policy, reference))
-        return ((new.value - old.value).float() / sequences.length.clamp(min=1)).mean()
+        count = len(sequences) // group_size
+        samples = share.samples(count, group_size)
+        corruption = self.estimator.draw(sequences, group_size, generator)[samples]
+        own = sequences[samples]
+        new, old = (self.likelihood(it, own, corruption, rows) for it in (policy, reference))
+        value = (new.value - old.value).float() / own.length.clamp(min=1)
+        return share.whole(value, count).mean()
 
     @torch.no_grad()
     def likelihood(

@@ -35,6 +35,7 @@ from stabledrl.errors import (
 )
 from stabledrl.fingerprint import resolved_hash
 from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
+from stabledrl.launch import ProcessFailed, is_first, places_of, started_by_others, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +67,10 @@ def main(config_directory: Path) -> int:
 def run_job(cfg: DictConfig) -> float | None:
     """Run the job that the group `job` names and return its metric (nan if it failed).
 
-    In a multirun it is passed over if it is finished, and else runs in a process of its own.
+    In a multirun it is passed over if it is finished, and else runs in a process of its own. A job
+    of several training processes runs in all of them.
     """
-    alone = partial(_recorded, partial(_validated, cfg))
+    alone = partial(_recorded, partial(_in_processes, cfg))
     return _recorded(partial(_unless_finished, cfg, alone)) if _is_multirun() else alone()
 
 
@@ -81,10 +83,47 @@ def _unless_finished(cfg: DictConfig, job: Job) -> float | None:
     return _number(json.loads(done.read_text()).get("optimized_metric"))
 
 
+def _in_processes(cfg: DictConfig) -> float | None:
+    """The job in as many processes as the trainer has on this machine; in this one if it is one."""
+    if started_by_others():
+        _require_common_directory()
+        return _validated(cfg)
+    count, nodes = _places(cfg)
+    if count * nodes == 1:
+        return _validated(cfg)
+    if nodes > 1:
+        _require_common_directory()
+    return together(partial(_validated, cfg), count, _directory(), explain, nodes)
+
+
+def _places(cfg: DictConfig) -> tuple[int, int]:
+    """Processes of this machine, and machines; 1 where keys are wrong, which validation tells."""
+    try:
+        plain: Any = {"trainer": OmegaConf.to_container(cfg.trainer, resolve=True)}
+    except OmegaConfBaseException:
+        return 1, 1
+    return places_of(plain)
+
+
+def _require_common_directory() -> None:
+    """Every command names its run directory after its own time, unless it is told."""
+    given = any(item.startswith("hydra.run.dir=") for item in HydraConfig.get().overrides.hydra)
+    if not (given or _is_multirun()):
+        several = "processes that several commands start (torchrun, srun, one per node)"
+        wanted = "have to be given one directory: hydra.run.dir=<directory>"
+        raise ConfigurationError([f"hydra.run.dir: {several} {wanted}"])
+
+
 def _validated(cfg: DictConfig) -> float | None:
     """Run the job if its configuration is good."""
+    from stabledrl.settings import trains_on  # not on the way to --help
+
+    if not is_first():
+        logging.disable()  # one tells
     validate(cfg)
     _refuse_unknown_local(HydraConfig.get())
+    if not is_first() and trains_on(cfg) is None:
+        return None  # what does not train is for one process
     settings = {str(key): value for key, value in cfg.job.items() if key != "_target_"}
     job = hydra.utils.get_method(cfg.job._target_)
     return _number(job(cfg, **settings))
@@ -97,6 +136,9 @@ def _recorded(job: Job) -> float | None:
     try:
         return job()
     except Exception as error:
+        if not is_first():  # all that others have started have its fate
+            failures.append(explain(error))
+            return math.nan
         line = report(error, directory / "run.log")
         own = _stamp(directory / "summary.json") != before
         finished = _read_summary(directory / "summary.json").get("status") == "finished"
@@ -168,6 +210,8 @@ def report(error: Exception, log_file: Path | None = None) -> str:
     """Print the error as one line to stderr, its traceback to the log; returns the line."""
     line = explain(error)
     details = "".join(traceback.format_exception(error))
+    if isinstance(error, ProcessFailed):
+        details = error.details
     expected = isinstance(error, UserError | HydraException | OmegaConfBaseException)
     if log_file is not None and log_file.parent.is_dir():
         with log_file.open("a") as file:
@@ -182,7 +226,7 @@ def report(error: Exception, log_file: Path | None = None) -> str:
 
 def explain(error: BaseException) -> str:
     """One line that says what is wrong and, where it can be told, what was probably meant."""
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | ProcessFailed):
         return str(error)
     # OmegaConf puts what a resolver raises into words of its own
     kind, wrapped, words = first_line(error).partition(" raised while resolving interpolation: ")

@@ -10,6 +10,8 @@ A fact is an attribute of the function, so that nobody has to know functions by 
                        "summed" over tokens or "per_token" (None: any)
     takes_threshold    confidence: in [0, 1] and larger for surer tokens (True)
     longest_completion estimator: tokens of the longest it can score (None: any)
+    varying_forwards   estimator: makes as many forward passes as completions are long (False)
+    shards             strategy of a trainer: divides the weights over processes (False)
     token_values       estimator: has a value for every token, unless it draws (False)
     needs_token_values level of a divergence, units of a ratio: works on them (False)
     replays_decoding   estimator: scores decoded completions only, not solutions (False)

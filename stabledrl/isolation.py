@@ -60,7 +60,7 @@ def apart(job: Job) -> float | None:
     assert process.exitcode is not None
     if process.exitcode == INTERRUPTED:
         raise KeyboardInterrupt
-    raise UserError(_cause_of_death(process.exitcode))
+    raise UserError(cause_of_death(process.exitcode))
 
 
 def _remember_launcher() -> None:
@@ -80,7 +80,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def _send_result(job: Job, writer: Connection, parent: int) -> None:
-    threading.Thread(target=_end_without, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_without, args=(parent,), daemon=True).start()
     try:
         writer.send_bytes(json.dumps(job()).encode())
     except BaseException as error:
@@ -89,7 +89,7 @@ def _send_result(job: Job, writer: Connection, parent: int) -> None:
         raise
 
 
-def _end_without(parent: int) -> None:
+def end_without(parent: int) -> None:
     """End this process once its parent is gone: a killed sweep must not go on behind one's back."""
     while os.getppid() == parent:
         time.sleep(WATCH)
@@ -108,7 +108,8 @@ def _wait(process: BaseProcess) -> None:
         process.join(WATCH)
 
 
-def _cause_of_death(exit_code: int) -> str:
+def cause_of_death(exit_code: int) -> str:
+    """Why a process that left no result has ended, in words."""
     if exit_code >= 0:
         return f"the job's process ended with exit code {exit_code} and left no result"
     name = signal.Signals(-exit_code).name

@@ -17,6 +17,7 @@ from stabledrl.functional.masking import counted_tokens
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.share import WHOLE, Share
 from stabledrl.types import Completions, Prompt, RewardOutput, Sequences, Task
 
 
@@ -65,21 +66,24 @@ def sample(
     group_size: int,
     generator: torch.Generator,
     rows: int,
+    share: Share = WHOLE,
 ) -> Sampled:
-    """Sample `group_size` completions of every prompt.
+    """Sample `group_size` completions of every prompt that is the share's.
 
-    generator: everything random, drawn at once in sample order, so `rows` (completions decoded
-    together; memory only) changes no completion. Raises RuntimeError for a mask token left over.
+    generator: everything random, drawn at once in sample order, so neither `rows` (completions
+    decoded together; memory only) nor the share changes a completion. Raises RuntimeError for a
+    mask token left over.
     """
     prompt_ids, prompt_mask = policy.encode(prompts)
-    prompt_ids = prompt_ids.repeat_interleave(group_size, 0)
-    prompt_mask = prompt_mask.repeat_interleave(group_size, 0)
-    uniform = sampler.draw(len(prompt_ids), generator)
+    own = share.samples(len(prompts), group_size)
+    prompt_ids = prompt_ids.repeat_interleave(group_size, 0)[own]
+    prompt_mask = prompt_mask.repeat_interleave(group_size, 0)[own]
+    uniform = sampler.draw(len(prompts) * group_size, generator)[own]
     parts = [
         sampler(policy, prompt_ids[at], prompt_mask[at], uniform[at])
         for at in (slice(first, first + rows) for first in range(0, len(prompt_ids), rows))
     ]
-    completions = join(parts)
+    completions = join(parts) if parts else no_completions(sampler.length, policy.device)
     if (completions.ids == policy.facts.mask_token_id).any():
         raise RuntimeError("the sampler left a mask token in a finished completion")
     counted = counted_tokens(completions.ids, policy.facts.end_token_ids)
@@ -95,15 +99,27 @@ def collect(
     group_size: int,
     generator: torch.Generator,
     rows: int,
+    share: Share = WHOLE,
 ) -> Rollout:
-    """Sample `group_size` completions of every prompt and grade them; as `sample` does."""
+    """Sample `group_size` completions of every prompt and grade them; as `sample` does.
+
+    Every process does its share of both, and then has them all.
+    """
     start = time.perf_counter()
     prompts = rendered(policy, prompts)
     texts = [prompt.text for prompt in prompts]
-    found = sample(policy, sampler, texts, group_size, generator, rows)
+    with share.in_step(policy):
+        found = sample(policy, sampler, texts, group_size, generator, rows, share)
     sampled = time.perf_counter()
-    asked = [prompts[index // group_size] for index in range(len(found.texts))]
+    own = share.members(prompts)
+    asked = [own[index // group_size] for index in range(len(found.texts))]
     rewards = verdicts(task, asked, found.texts)
+    graded = time.perf_counter()
+    if not share.is_whole:
+        found, rewards = gathered(policy, texts, group_size, found, rewards, share)
+    spent = torch.tensor([sampled - start, graded - sampled], dtype=torch.float64)
+    seconds = torch.stack(share.gather(spent))
+    sampling_s, grading_s = seconds.amax(0).tolist()  # of the slowest process
     return Rollout(
         prompts=prompts,
         group_size=group_size,
@@ -111,9 +127,40 @@ def collect(
         completions=found.completions,
         texts=found.texts,
         rewards=rewards,
-        sampling_s=sampled - start,
-        grading_s=time.perf_counter() - sampled,
+        sampling_s=sampling_s,
+        grading_s=grading_s,
     )
+
+
+def gathered(
+    policy: Policy,
+    prompts: Sequence[str],
+    group_size: int,
+    own: Sampled,
+    rewards: Sequence[RewardOutput],
+    share: Share,
+) -> tuple[Sampled, list[RewardOutput]]:
+    """Completions and verdicts of all processes, in the order of the prompts."""
+    count, found = len(prompts), own.completions
+    spent = share.gather(torch.tensor([found.forwards * len(found.ids)]))
+    completions = Completions(
+        share.whole(found.ids, count),
+        share.whole(found.step, count),
+        share.whole(found.log_probability, count),
+        float(torch.cat(spent).sum()) / (count * group_size),
+    )
+    prompt_ids, prompt_mask = policy.encode(prompts)
+    counted = share.whole(own.sequences.completion_mask, count)
+    sequences = Sequences(
+        prompt_ids.repeat_interleave(group_size, 0),
+        prompt_mask.repeat_interleave(group_size, 0),
+        completions.ids,
+        counted,
+        completions.step,
+    )
+    values = [[it.total, it.solved, dict(it.parts), it.reason] for it in rewards]
+    graded = [RewardOutput(*value) for value in share.whole_values(values, count)]
+    return Sampled(sequences, completions, share.whole_values(own.texts, count)), graded
 
 
 def rendered(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -148,6 +195,12 @@ def join(parts: Sequence[Completions]) -> Completions:
         torch.cat([part.log_probability for part in parts]),
         sum(part.forwards * len(part.ids) for part in parts) / samples,
     )
+
+
+def no_completions(length: int, device: torch.device) -> Completions:
+    """Those of no prompts: where there are fewer of them than processes."""
+    ids = torch.zeros((0, length), dtype=torch.long, device=device)
+    return Completions(ids, ids, torch.zeros((0, length), device=device), 0.0)
 
 
 def prompt_record(prompt: Prompt) -> dict[str, object]:

@@ -85,26 +85,38 @@ def numbers_are_in_range(cfg: Settings) -> Iterator[str]:
 
 
 def phase_divides(cfg: Settings) -> Iterator[str]:
-    """A phase consists of whole optimiser steps."""
+    """A phase consists of whole optimiser steps of all processes."""
     phase = number(cfg, "rollout.prompts_per_phase")
     batch = number(cfg, "rollout.prompts_per_batch")
     accumulation = number(cfg, "trainer.accumulate_grad_batches") or 1
-    if collects_phases(cfg) and phase and batch and phase % (batch * accumulation):
+    if not (collects_phases(cfg) and phase and batch):
+        return
+    count = processes(cfg) if trains_on(cfg) else 1
+    if phase % (batch * accumulation * count):
         yield (
             f"rollout.prompts_per_phase={phase} is not a multiple of "
             f"rollout.prompts_per_batch={batch} x trainer.accumulate_grad_batches={accumulation}"
+            + (f" x {count} processes" if count > 1 else "")
         )
 
 
-def one_process(cfg: Settings) -> Iterator[str]:
-    """Every process would collect and train on the same data."""
-    count = processes(cfg)
-    if count > 1 and trains_on(cfg) is not None:
-        nodes = number(cfg, "trainer.num_nodes") or 1
+def sharded_forwards_are_equal(cfg: Settings) -> Iterator[str]:
+    """Processes that share the weights have to make the same forward passes."""
+    strategy, estimator = component(cfg, "trainer.strategy"), component(cfg, "estimator")
+    if getattr(strategy, "shards", False) and getattr(estimator, "varying_forwards", False):
         yield (
-            f"trainer.devices={select(cfg, 'trainer.devices')}: {count} processes would all train "
-            "on the same data, several are not supported yet: set trainer.devices=1"
-            + (" and trainer.num_nodes=1" if nodes > 1 else "")
+            f"estimator={estimator.__name__} makes as many forward passes as completions are long, "
+            "which processes that share the weights cannot: take trainer=ddp or another estimator"
+        )
+
+
+def sharded_weights_are_trained(cfg: Settings) -> Iterator[str]:
+    """Weights that are divided together are of one precision, and all are in the checkpoint."""
+    strategy, adapter = component(cfg, "trainer.strategy"), component(cfg, "adapter")
+    if getattr(strategy, "shards", False) and getattr(adapter, "needs_training", False):
+        yield (
+            f"adapter={adapter.__name__} leaves weights frozen, which a strategy that divides the "
+            "weights does not take yet: take trainer=ddp or adapter=none"
         )
 
 
@@ -207,7 +219,8 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     completion_has_room,
     numbers_are_in_range,
     phase_divides,
-    one_process,
+    sharded_forwards_are_equal,
+    sharded_weights_are_trained,
     attention_is_supported,
     threshold_means_something,
     metric_is_measured,

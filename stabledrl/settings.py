@@ -47,18 +47,22 @@ def collects_phases(cfg: Settings) -> bool:
 
 def processes(cfg: Settings) -> int:
     """Number of training processes: trainer.devices x trainer.num_nodes."""
+    return processes_per_node(cfg) * (number(cfg, "trainer.num_nodes") or 1)
+
+
+def processes_per_node(cfg: Settings) -> int:
+    """Number of training processes of one machine: trainer.devices."""
     devices = select(cfg, "trainer.devices")
     if isinstance(devices, str) and "," in devices:  # numbers of devices, as Lightning reads them
         devices = [part for part in devices.split(",") if part.strip()]
     if isinstance(devices, list):
-        count = len(devices)
-    elif isinstance(devices, str) and devices.isdigit():
-        count = int(devices)
-    elif isinstance(devices, int) and devices > 0:
-        count = devices
-    else:  # auto, -1 or unset: every accelerator there is, one process on CPU
-        count = 1 if select(cfg, "trainer.accelerator") == "cpu" else _visible_accelerators()
-    return count * (number(cfg, "trainer.num_nodes") or 1)
+        return len(devices)
+    if isinstance(devices, str) and devices.isdigit():
+        return int(devices)
+    if isinstance(devices, int) and devices > 0:
+        return devices
+    # auto, -1 or unset: every accelerator there is, one process on CPU
+    return 1 if select(cfg, "trainer.accelerator") == "cpu" else _visible_accelerators()
 
 
 def _visible_accelerators() -> int:

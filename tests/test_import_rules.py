@@ -9,12 +9,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "stabledrl"
 
 # what rooms above may always use
-GROUND = {"functional", "types", "randomness", "errors", "declarations", "files"}
+GROUND = {"functional", "types", "randomness", "errors", "declarations", "files", "share"}
 POLICY = GROUND | {"policy"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
 FLOOR = PHASE | {
+    "launch",
     "prompts",
+    "whole_step",
     "models",
     "tasks",
     "rewards",
@@ -32,6 +34,7 @@ MAY_IMPORT = {
     "declarations": set(),
     "functional": {"declarations"},
     "types": set(),
+    "share": set(),
     "randomness": set(),
     "policy": {"functional", "types", "errors"},
     "models": POLICY,
@@ -41,6 +44,7 @@ MAY_IMPORT = {
     "penalty": {"functional", "types", "errors", "declarations"},
     "levels": {"types", "declarations"},
     "algorithm": OBJECTIVE,
+    "whole_step": OBJECTIVE,
     "rewards": {"types", "errors"},
     "tasks": {"types", "rewards", "errors", "files"},
     "diagnostics": {"functional", "types"},
@@ -57,7 +61,16 @@ MAY_IMPORT = {
     "directories": {"fingerprint", "errors"},
     "config": {"binding", "files", "rules", "schema", "errors", "directories", "fingerprint"},
     "isolation": {"errors"},
-    "command_line": {"config", "errors", "fingerprint", "isolation", "jobs"},
+    "launch": {"errors", "isolation", "settings"},
+    "command_line": {
+        "config",
+        "errors",
+        "fingerprint",
+        "isolation",
+        "jobs",
+        "settings",
+        "launch",
+    },
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}

@@ -165,34 +165,55 @@ def test_rules_of_a_phase_bind_only_jobs_that_have_phases(settings):
 
 
 @pytest.mark.parametrize(
-    ("settings", "devices", "count"),
+    ("settings", "count"),
     [
-        ({"trainer.devices": 8}, "8", 8),
-        ({"trainer.devices": "2"}, "2", 2),
-        ({"trainer.devices": "0,3"}, "0,3", 2),
-        ({"trainer.devices": [0, 1, 2]}, "[0, 1, 2]", 3),
-        ({"trainer.devices": "auto", "trainer.accelerator": "gpu"}, "auto", 4),
-        ({"trainer.devices": -1}, "-1", 4),
+        ({"trainer.devices": 3}, 3),
+        ({"trainer.devices": "3"}, 3),
+        ({"trainer.devices": "0,3,5"}, 3),
+        ({"trainer.devices": [0, 1, 2]}, 3),
+        ({"trainer.devices": "auto", "trainer.accelerator": "gpu"}, 3),
+        ({"trainer.devices": -1}, 3),
+        ({"trainer.devices": 1, "trainer.num_nodes": 3}, 3),
+        ({"trainer.devices": 2, "trainer.num_nodes": 3}, 6),
     ],
     ids=str,
 )
-def test_several_processes_are_refused(monkeypatch, settings, devices, count):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert told(settings) == [
-        f"trainer.devices={devices}: {count} processes would all train on the same data, "
-        "several are not supported yet: set trainer.devices=1"
+def test_a_phase_is_whole_steps_of_all_processes(monkeypatch, settings, count):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert told(PHASE | settings) == [
+        "rollout.prompts_per_phase=8 is not a multiple of rollout.prompts_per_batch=2 x "
+        f"trainer.accumulate_grad_batches=1 x {count} processes"
     ]
-
-
-def test_several_nodes_are_refused():
-    (line,) = told({"trainer.devices": 2, "trainer.num_nodes": 3})
-    assert "6 processes" in line
-    assert line.endswith("set trainer.devices=1 and trainer.num_nodes=1")
+    assert told(PHASE | settings | {"rollout.prompts_per_phase": 12}) == []
+    evaluate = {"job._target_": "stabledrl.jobs.evaluate.evaluate"}
+    assert told(PHASE | settings | evaluate) == []
 
 
 @pytest.mark.parametrize("devices", [1, "1", [3], "3,", "auto"])
 def test_one_process_is_accepted(devices):
-    assert told({"trainer.devices": devices, "trainer.accelerator": "cpu"}) == []
+    assert told(PHASE | {"trainer.devices": devices, "trainer.accelerator": "cpu"}) == []
+
+
+def test_means_over_the_step_are_those_of_all_processes():
+    assert told(PHASE | STEP | {"trainer.devices": 2}) == []
+
+
+def test_processes_that_share_the_weights_need_the_same_forward_passes():
+    sharded = {"trainer.strategy._target_": "stabledrl.training.sharding.Sharded"}
+    exact = {"estimator._target_": "stabledrl.estimators.exact.Exact"}
+    (line,) = told(sharded | exact)
+    assert line.startswith("estimator=Exact makes as many forward passes")
+    assert told(exact) == []
+    assert told(sharded | {"estimator._target_": "stabledrl.estimators.elbo.Elbo"}) == []
+
+
+def test_an_adapter_is_not_divided():
+    sharded = {"trainer.strategy._target_": "stabledrl.training.sharding.Sharded"}
+    lora = {"adapter._target_": "stabledrl.models.adapter.Lora"}
+    (line,) = told(sharded | lora)
+    assert line.startswith("adapter=Lora leaves weights frozen")
+    assert told(lora | {"trainer.devices": 2}) == []
+    assert told(sharded | {"adapter._target_": "stabledrl.models.adapter.none"}) == []
 
 
 @pytest.mark.parametrize(

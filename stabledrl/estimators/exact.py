@@ -26,6 +26,7 @@ class Exact:
     """
 
     longest_completion: ClassVar[int] = 16
+    varying_forwards: ClassVar[bool] = True
 
     target: Callable[[Tensor], Tensor] = order_averaged_elbo
     rows: Annotated[int, Gt(0)] = 4096

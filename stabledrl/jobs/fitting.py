@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import lightning.pytorch as pl
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from omegaconf import DictConfig
 
@@ -15,13 +17,16 @@ from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.jobs.loggers import build_loggers, close_loggers
 from stabledrl.jobs.policies import prompt_limit
 from stabledrl.jobs.record import Record
+from stabledrl.launch import STARTED
 from stabledrl.policy import Policy
 from stabledrl.prompts import fitting
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.training import processes
 from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, clear, find
 from stabledrl.training.metrics_file import MetricsFile
 from stabledrl.training.module import PolicyModule, ReinforcementModule, Validation
+from stabledrl.training.sharding import gather_weights
 from stabledrl.types import Task
 
 # What every validation measures, hence what `optimized_metric` may name.
@@ -75,10 +80,14 @@ def fit(
             default_root_dir=str(record.directory),
             enable_checkpointing=any(isinstance(item, ModelCheckpoint) for item in callbacks),
             enable_progress_bar=any(isinstance(item, ProgressBar) for item in callbacks),
+            use_distributed_sampler=False,  # the module shares the prompts out
+            # ours, whatever else the environment looks like
+            plugins=[LightningEnvironment()] if STARTED in os.environ else None,
         )
         start = time.perf_counter()
         if checkpoint is None:
-            clear(record.directory)
+            if processes.is_first():
+                clear(record.directory)
             trainer.validate(module, verbose=False)
             trainer.fit(module)
         else:
@@ -93,8 +102,10 @@ def fit(
         module.seconds["fit"] = time.perf_counter() - start
     finally:
         close_loggers()
-    module.policy.save_pretrained(record.directory / "model")
-    module.policy.save_adapter(record.directory / "adapter")
+    gather_weights(module.policy, processes.is_first())
+    if processes.is_first():
+        module.policy.save_pretrained(record.directory / "model")
+        module.policy.save_adapter(record.directory / "adapter")
     watching = [item.verdict for item in callbacks if isinstance(item, Stability)]
     return _summarize(cfg, record, module, final, watching[0] if watching else None)
 

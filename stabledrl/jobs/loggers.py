@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stabledrl.config import build
 from stabledrl.errors import one_line
+from stabledrl.training.processes import is_first
 
 log = logging.getLogger(__name__)
 SETTINGS = "settings/"  # under which a run of a W&B agent logs the groups that its sweep varies
@@ -23,7 +24,12 @@ SUMMARIES = {"val/solved": "max", "train/solved": "max", "train/grad_norm": "max
 
 
 def build_loggers(cfg: DictConfig, directory: Path) -> list[Logger]:
-    """The configured loggers that can start; one that cannot is left out with a warning."""
+    """The configured loggers that can start; one that cannot is left out with a warning.
+
+    Of several processes the first one logs.
+    """
+    if not is_first():
+        return []
     quieten_wandb(directory)
     loggers: list[Logger] = []
     for name, node in (cfg.logger or {}).items():

@@ -24,6 +24,7 @@ from rich.panel import Panel
 
 from stabledrl.config import print_config
 from stabledrl.fingerprint import resolved_hash
+from stabledrl.training.processes import is_first
 
 Thing = TypeVar("Thing")
 
@@ -33,6 +34,7 @@ THIRD_PARTY_WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # lightning 2.6 with torch 2.13
     r"Your `IterableDataset` has `__len__` defined",  # on purpose: no fetching ahead
     r"The '\w+_dataloader' does not have many workers",  # a phase is collected by the policy itself
+    r"It is recommended to use `self.log\(.*sync_dist=True",  # every process has the whole value
     r"Checkpoint directory .* exists and is not empty",  # a resumed run goes on where it was
     # with ckpt_path=<file of another run> the best checkpoint is looked for anew, as it should be
     r"The dirpath has changed from",
@@ -41,7 +43,10 @@ THIRD_PARTY_WARNINGS = (
 
 
 class Record:
-    """A job's run directory. Opens it, keeps the time, closes it with summary.json."""
+    """A job's run directory. Opens it, keeps the time, closes it with summary.json.
+
+    Of several processes the first one writes and talks.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
         self.directory = Path(cfg.paths.run_dir)
@@ -53,6 +58,8 @@ class Record:
         if cfg.extras.threads is not None:
             torch.set_num_threads(cfg.extras.threads)
         quieten_libraries()
+        if not is_first():
+            return
         if cfg.extras.print_config:
             print_config(cfg)
         (self.directory / "summary.json").unlink(missing_ok=True)  # of a run that is gone on with
@@ -82,6 +89,8 @@ class Record:
         """
         for thing in self._used:
             release(thing)
+        if not is_first():
+            return
         total = time.perf_counter() - self._start
         summary = {
             "status": "finished",

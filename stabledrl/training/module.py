@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,40 +19,19 @@ from torch.utils.data import DataLoader
 from stabledrl.errors import UserError
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
-from stabledrl.randomness import keyed_generator
-from stabledrl.rollout import Rollout, collect
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
-from stabledrl.training import checkpoints
+from stabledrl.share import Share
+from stabledrl.training import checkpoints, processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
+from stabledrl.training.sharding import in_step, shard
 from stabledrl.training.spikes import Spikes
-from stabledrl.types import Batch, LossOutput, Prompt, Scorer, Task, to_device
+from stabledrl.training.validation import Validation
+from stabledrl.types import Batch, LossOutput, Prompt, Scorer, to_device
+from stabledrl.whole_step import over_processes
+
+__all__ = ["PolicyModule", "ReinforcementModule", "Validation", "merge"]
 
 OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 Schedule = Callable[[int, int], float]
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How a policy is judged: greedy decoding of held-out prompts, graded by the task's verifier.
-
-    rows: completions decoded together.
-    """
-
-    task: Task
-    sampler: SemiAutoregressive
-    prompts: Sequence[Prompt]
-    rows: int
-
-    def loader(self) -> DataLoader[Any]:
-        """The prompts in batches of `rows`."""
-        return DataLoader(self.prompts, batch_size=self.rows, collate_fn=list)  # type: ignore[arg-type]
-
-    def __call__(self, policy: Policy, prompts: Sequence[Prompt]) -> Rollout:
-        """One graded greedy completion per prompt."""
-        generator = keyed_generator("validation")  # greedy: unused but by exotic confidences
-        return collect(
-            policy, self.sampler.greedy(), self.task, prompts, 1, generator, len(prompts)
-        )
 
 
 class PolicyModule(pl.LightningModule):
@@ -85,6 +64,16 @@ class PolicyModule(pl.LightningModule):
         self._weights = checkpoints.Weights.of(self)
         self.strict_loading = not self._weights.frozen  # `Weights.require` is as strict
 
+    @property
+    def share(self) -> Share:
+        """The part of the work that is this process's."""
+        return replace(processes.share(), in_step=in_step)
+
+    def configure_model(self) -> None:
+        """Divide the weights over the processes, if the strategy does; it asks at every start."""
+        if self.device_mesh is not None:
+            shard(self.policy, self.device_mesh["data_parallel"])
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser over all trainable parameters, its rate set at every step."""
         optimizer = self._optimizer([p for p in self.policy.parameters() if p.requires_grad])
@@ -97,11 +86,11 @@ class PolicyModule(pl.LightningModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out prompts."""
-        return self.validation.loader()
+        return self.validation.loader(self.share.processes)
 
     def validation_step(self, prompts: list[Prompt], batch_index: int) -> None:
         """Greedy solve rate (pass@1) and reward."""
-        rollout = self.validation(self.policy, prompts)
+        rollout = self.validation(self.policy, prompts, self.share)
         self.seconds["validation"] += rollout.sampling_s + rollout.grading_s
         values = {"val/solved": rollout.solved.mean(), "val/reward": rollout.reward.nanmean()}
         # Lightning takes `step` for the row's number, which would else be one too low within fit
@@ -124,7 +113,8 @@ class PolicyModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from there; UserError if it is of other weights."""
-        self._weights.require(checkpoint)
+        if "state_dict" in checkpoint:  # else the strategy has loaded and checked it
+            self._weights.require(checkpoint)
         self.history = list(checkpoint["history"])
 
     def transfer_batch_to_device(
@@ -140,7 +130,7 @@ class PolicyModule(pl.LightningModule):
         """
         if self._gradient_norm is None:
             gradients = [p.grad for p in self.policy.parameters() if p.grad is not None]
-            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+            self._gradient_norm = processes.total_norm(gradients)
         return self._gradient_norm
 
     def log_step(self, metrics: dict[str, Tensor], optimizer: Optimizer) -> None:
@@ -196,6 +186,13 @@ class ReinforcementModule(PolicyModule):
         # in a list, so that it is no submodule: neither trained nor saved
         self._reference = [policy.frozen()] if frozen else []
 
+    def configure_model(self) -> None:
+        """The reference is divided as the policy is."""
+        super().configure_model()
+        for frozen in self._reference:
+            if self.device_mesh is not None and isinstance(frozen, Policy):
+                shard(frozen, self.device_mesh["data_parallel"])
+
     @property
     def reference(self) -> Scorer | None:
         """The frozen policy, on the device of the trained one, or None."""
@@ -206,12 +203,14 @@ class ReinforcementModule(PolicyModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Whole groups, collected when the epoch begins."""
-        return DataLoader(PhaseDataset(self._begin, self.collector.settings), batch_size=None)
+        count = self.share.processes
+        dataset = PhaseDataset(self._begin, self.collector.settings, count)
+        return DataLoader(dataset, batch_size=None)
 
     def _begin(self) -> Phase:
         # as Lightning runs training steps: at θ = θ_old a ratio would else show the precision
         with self.trainer.precision_plugin.forward_context():
-            self.last_phase = self.collector(self.policy, self.reference, self.phase)
+            self.last_phase = self.collector(self.policy, self.reference, self.phase, self.share)
         self.seconds["rollout"] += self.last_phase.rollout.sampling_s
         self.seconds["grading"] += self.last_phase.rollout.grading_s
         self._phase_begins = True
@@ -222,8 +221,8 @@ class ReinforcementModule(PolicyModule):
         """Loss of a batch of whole groups; its metrics wait for the optimiser step."""
         if not self._parts:  # the first batch of an update
             self._began = time.perf_counter()
-        rows = self.collector.settings.rows
-        output = self.collector.algorithm.loss(self.policy, batch, rows)
+        algorithm = over_processes(self.collector.algorithm, self.share)
+        output = algorithm.loss(self.policy, batch, self.collector.settings.rows)
         self._parts.append(dict(output.metrics))
         self.computed += self._quantities(batch, output)
         return output.loss
@@ -243,8 +242,8 @@ class ReinforcementModule(PolicyModule):
         ]
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the step: means over accumulated batches (extrema of extrema), phase values once."""
-        metrics = merge(self._parts)
+        """Log the step: means over accumulated batches and processes (extrema of extrema)."""
+        metrics = merge(processes.merged_rows(self._parts))
         self._parts = []
         phase = self.last_phase
         if phase is not None and self._phase_begins:

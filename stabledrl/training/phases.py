@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from stabledrl.prompts import PromptLimit, PromptStream
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.share import WHOLE, Share
 from stabledrl.types import Batch, Scorer, Task
 
 
@@ -54,6 +55,7 @@ class Phase:
     """A collected phase: graded completions and one batch per inner update.
 
     reward: the rollout's, with NaN for whole groups that the group filter dropped.
+    Rollout, reward and metrics are those of all processes, batches are this one's.
     """
 
     rollout: Rollout
@@ -83,10 +85,16 @@ class PhaseCollector:
         limit = PromptLimit(settings.max_prompt_length, self.sampler.length)
         return PromptStream(self.task, self.seed, settings.prompts_per_phase, limit)
 
-    def __call__(self, policy: Policy, reference: Scorer | None, phase: int) -> Phase:
-        """Sample and grade N·G completions, evaluate the old policy, prepare μ batches."""
+    def __call__(
+        self, policy: Policy, reference: Scorer | None, phase: int, share: Share = WHOLE
+    ) -> Phase:
+        """Sample and grade N·G completions, evaluate the old policy, prepare μ batches.
+
+        share: of the work, that of this process; the numbers do not depend on it.
+        """
         settings = self.settings
         portion = self.stream(policy, phase)
+        share = replace(share, batch=settings.prompts_per_batch)
         rollout = collect(
             policy,
             self.sampler,
@@ -95,6 +103,7 @@ class PhaseCollector:
             settings.group_size,
             keyed_generator("completions", self.seed, phase),
             settings.sampling_rows,
+            share,
         )
         kept = self.algorithm.group_filter(rollout.reward, rollout.solved)
         reward = rollout.reward.masked_fill(~kept[:, None], torch.nan).to(policy.device)
@@ -106,41 +115,45 @@ class PhaseCollector:
             settings.inner_updates,
             settings.rows,
             lambda label: keyed_generator("masks", self.seed, phase, label),
+            share,
         )
         metrics = rollout_metrics(rollout, policy.facts.end_token_ids, self.task.fixed_length)
         metrics["train/dropped_prompts"] = float(portion.dropped)
         metrics["train/frac_filtered"] = float((~kept).float().mean())
         if reference is not None and settings.drift_every and phase % settings.drift_every == 0:
-            metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase)
+            metrics["train/drift/reference"] = self._drift(policy, reference, rollout, phase, share)
         return Phase(rollout, reward, batches, metrics)
 
-    def _drift(self, policy: Policy, reference: Scorer, rollout: Rollout, phase: int) -> float:
+    def _drift(
+        self, policy: Policy, reference: Scorer, rollout: Rollout, phase: int, share: Share
+    ) -> float:
         size, rows = self.settings.group_size, self.settings.rows
         generator = keyed_generator("drift", self.seed, phase)
         return float(
-            self.algorithm.drift(policy, reference, rollout.sequences, size, rows, generator)
+            self.algorithm.drift(policy, reference, rollout.sequences, size, rows, generator, share)
         )
 
 
 class PhaseDataset(IterableDataset[Batch]):
-    """One pass over it is one phase: N/n batches of n groups, μ times.
+    """One pass over it is one phase: N/n batches of n groups, μ times; of P processes N/(n·P) each.
 
     `begin` collects the phase. It runs when iteration begins and only there: the length is known,
     so Lightning does not fetch ahead, and later batches see no newer weights.
     """
 
-    def __init__(self, begin: Callable[[], Phase], settings: PhaseSettings) -> None:
+    def __init__(
+        self, begin: Callable[[], Phase], settings: PhaseSettings, processes: int = 1
+    ) -> None:
         self._begin = begin
         self._settings = settings
+        self._own = settings.prompts_per_phase // processes  # groups of this process
 
     def __len__(self) -> int:
         """Batches of a phase."""
-        settings = self._settings
-        return settings.inner_updates * settings.prompts_per_phase // settings.prompts_per_batch
+        return self._settings.inner_updates * self._own // self._settings.prompts_per_batch
 
     def __iter__(self) -> Iterator[Batch]:
-        settings = self._settings
-        size = settings.prompts_per_batch
+        size = self._settings.prompts_per_batch
         for batch in self._begin().batches:
-            for first in range(0, settings.prompts_per_phase, size):
+            for first in range(0, self._own, size):
                 yield batch.groups(first, first + size)

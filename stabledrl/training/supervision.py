@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -15,6 +15,8 @@ from stabledrl.policy import Policy
 from stabledrl.prompts import PromptLimit, PromptStream
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import rendered
+from stabledrl.share import WHOLE, Share
+from stabledrl.training import processes
 from stabledrl.training.module import OptimizerFactory, PolicyModule, Schedule, Validation
 from stabledrl.types import Corruption, Estimator, Prompt, Sequences, Task
 
@@ -25,8 +27,9 @@ Example = tuple[Sequences, Corruption]
 class Curriculum:
     """Endless training examples: the task's solutions, masked by the estimator.
 
-    batch_size: examples in one pass. steps_per_epoch: optimiser steps between checkpoints.
-    length: completion tokens; shorter solutions are filled with end tokens, which count (LLaDA).
+    batch_size: examples in one pass of each process. steps_per_epoch: optimiser steps between
+    checkpoints. length: completion tokens; shorter solutions are filled with end tokens, which
+    count (LLaDA).
     max_prompt_length: tokens of the longest prompt, None for any that the model's context takes.
     """
 
@@ -44,12 +47,15 @@ class Curriculum:
         limit = PromptLimit(self.max_prompt_length, self.length)
         return PromptStream(self.task, self.seed, self.batch_size, limit)
 
-    def example(self, policy: Policy, number: int) -> Example:
-        """The batch with this number, the same whenever it is asked for."""
-        prompts = self.stream(policy, number).prompts
+    def example(self, policy: Policy, number: int, share: Share = WHOLE) -> Example:
+        """This process's part of the batch with this number, the same whenever it is asked for."""
+        portions = range(number * share.processes, (number + 1) * share.processes)
+        prompts = [prompt for part in portions for prompt in self.stream(policy, part).prompts]
         sequences = solved_sequences(policy, self.task, prompts, self.length)
         generator = keyed_generator("pretrain", self.seed, number)
-        return sequences, self.estimator.draw(sequences, 1, generator)
+        corruption = self.estimator.draw(sequences, 1, generator)
+        own = replace(share, batch=self.batch_size).samples(len(prompts), 1)
+        return sequences[own], corruption[own]
 
 
 def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: int) -> Sequences:
@@ -103,7 +109,7 @@ class SupervisedModule(PolicyModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the step."""
         phase = self.global_step // self.curriculum.steps_per_epoch
-        loss = torch.stack(self._losses).mean()
+        loss = torch.cat(processes.gather(torch.stack(self._losses))).mean()
         self._losses = []
         self.log_step({"train/loss": loss, "phase": torch.tensor(float(phase))}, optimizer)
 
@@ -122,4 +128,4 @@ class _Examples(IterableDataset[Example]):
         module = self._module
         first = module.global_step * module.trainer.accumulate_grad_batches
         for number in range(first, first + len(self)):
-            yield module.curriculum.example(module.policy, number)
+            yield module.curriculum.example(module.policy, number, module.share)

@@ -196,3 +196,38 @@ class Bomb(pl.Callback):
         """In the middle of a phase, if the step is."""
         if trainer.global_step == self.step:
             raise Killed
+
+
+class SavedGradients(pl.Callback):
+    """Leaves `gradients.pt` in the run directory: the whole gradient of every optimiser step."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = Path(directory, "gradients.pt")
+        self._seen: list[torch.Tensor] = []
+
+    def on_before_optimizer_step(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        """Gather what is divided."""
+        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        whole = [getattr(grad, "full_tensor", lambda grad=grad: grad)() for grad in gradients]
+        self._seen.append(torch.cat([torch.zeros(0), *(grad.flatten() for grad in whole)]))
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write them."""
+        if trainer.is_global_zero:
+            torch.save(self._seen, self._path)
+
+
+class Broken(pl.Callback):
+    """Makes the old likelihood of one batch NaN, on the last process only."""
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """At the second update; the batch comes again, at the fourth of four."""
+        if trainer.global_step == 1 and trainer.global_rank == trainer.world_size - 1:
+            batch.old.value.fill_(float("nan"))  # type: ignore[attr-defined]

@@ -92,9 +92,9 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for():
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_an_epoch_has_its_updates_and_no_example_comes_twice(tmp_path, accumulation):
     class Recorded(Curriculum):
-        def example(self, policy, number):
+        def example(self, policy, number, share):
             numbers.append(number)
-            return super().example(policy, number)
+            return super().example(policy, number, share)
 
     numbers: list[int] = []
     lessons = Recorded(Digits(), Elbo(draws=2), 4 // accumulation, 2, LENGTH, seed=0)

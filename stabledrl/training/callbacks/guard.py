@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch.optim import Optimizer
 
+from stabledrl.training import processes
 from stabledrl.training.module import PolicyModule
 
 log = logging.getLogger(__name__)
@@ -47,14 +48,16 @@ def broken_first(module: PolicyModule) -> str:
     """Name of the first quantity of an update that is not finite, in the order of computation.
 
     That is one of the module's `computed`, or else the gradient of a parameter, beginning at the
-    output as backpropagation does, or else their norm: finite numbers too large to be squared.
+    output as backpropagation does, or else their norm: finite numbers too large to be squared. Of
+    several processes the first on any of them; all have to ask.
     """
     gradients = [
         (f"gradient of {name}", parameter.grad)
         for name, parameter in reversed(list(module.named_parameters()))
         if parameter.grad is not None
     ]
-    for name, value in [*module.computed, *gradients]:
-        if not torch.isfinite(value).all():
-            return name
-    return "norm of the gradient"
+    quantities = [*module.computed, *gradients]
+    broken = [not torch.isfinite(processes.local(value)).all() for _, value in quantities]
+    first = torch.tensor([(*broken, True).index(True)])
+    place = int(torch.cat(processes.gather(first)).min())
+    return (*(name for name, _ in quantities), "norm of the gradient")[place]
