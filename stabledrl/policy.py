@@ -18,11 +18,20 @@ from typing import Protocol
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from stabledrl.attention.bidirectional import Bidirectional
+from stabledrl.attention.staircase import Staircase
+from stabledrl.attention.views import Attention, View
 from stabledrl.errors import UserError
-from stabledrl.functional.attention import bidirectional, block_causal
-from stabledrl.functional.reduce import token_log_probability
+from stabledrl.functional.attention import (
+    Columns,
+    bidirectional,
+    block_causal,
+    dense,
+    positions,
+)
 from stabledrl.types import Scorer, Sequences
 
 # projections of a decoder layer, by their native names
@@ -66,14 +75,6 @@ class AdapterFacts:
         """`bidirectional` or `block`."""
         return "block" if self.block_length else "bidirectional"
 
-    def require_bidirectional(self, what: str) -> None:
-        """UserError for a block-causal model, where `what` is not there yet."""
-        if self.block_length:
-            raise UserError(
-                f"the model is block-causal (blocks of {self.block_length}): {what} it is not "
-                "supported yet, take a bidirectional model (model=llada_8b, dream_7b, …)"
-            )
-
 
 class Adapter(Protocol):
     """Parameters beside those of a backbone, trained in their place (`models.adapter`)."""
@@ -92,7 +93,7 @@ class Adapter(Protocol):
 
 
 class Policy(nn.Module):
-    """A denoiser: logits and log-probabilities of masked tokens under bidirectional attention.
+    """A denoiser: logits and log-probabilities of masked tokens.
 
     backbone: a native transformers class with an output layer (`LlamaForCausalLM`, …).
     tokenizer: the checkpoint's own tokenizer.
@@ -120,6 +121,7 @@ class Policy(nn.Module):
         self.tokenizer = tokenizer
         self.facts = facts
         self.save = save
+        self.attention: Attention = Staircase() if facts.block_length else Bidirectional()
 
     @property
     def device(self) -> torch.device:
@@ -168,55 +170,62 @@ class Policy(nn.Module):
         input_ids: Int[Tensor, "row position"],
         token_mask: Bool[Tensor, "row position"],
         selection: Bool[Tensor, "row position"],
+        view: View | None = None,
     ) -> Float[Tensor, "selected vocabulary"]:
         """Logits at the selected positions, in row-major order.
 
         token_mask: False at padding, which no query sees and which moves nothing.
         selection: positions whose token is to be predicted.
+        view: what every position sees; None for the model's own way of reading a plain text.
         """
-        positions = (token_mask.cumsum(-1) - 1).clamp(min=0)
-        block_length = self.facts.block_length
-        if block_length is None:
-            visible = bidirectional(token_mask)
-        else:
-            visible = block_causal(token_mask, positions, block_length)
+        if view is None:
+            view = self._plain_view(token_mask)
+        self.backbone.config._attn_implementation = (
+            "flex_attention" if isinstance(view.visible, BlockMask) else "sdpa"
+        )
         hidden = self.backbone.base_model(
-            input_ids=input_ids, attention_mask=visible, position_ids=positions, use_cache=False
+            input_ids=input_ids,
+            attention_mask=view.visible,
+            position_ids=view.position,
+            cache=view.cache,
+            use_cache=view.cache is not None,
         ).last_hidden_state
         if self.facts.shift_logits:
             shifted = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
             # the first real token keeps its own: left of it there is at most padding
-            hidden = torch.where((positions == 0)[..., None], hidden, shifted)
+            hidden = torch.where((view.position == 0)[..., None], hidden, shifted)
         return self.backbone.get_output_embeddings()(hidden[selection])
+
+    def _plain_view(self, token_mask: Tensor) -> View:
+        position, block_length = positions(token_mask), self.facts.block_length
+        columns = Columns(
+            token_mask, position // (block_length or 1), position.new_zeros(position.shape[1])
+        )
+        seen = block_causal(columns) if block_length else bidirectional(columns)
+        return View(position, dense(seen, token_mask.shape, token_mask.device))
+
+    def blocks(
+        self, prompt_mask: Bool[Tensor, "sample prompt_position"], completion_length: int
+    ) -> Int[Tensor, "sample position"] | None:
+        """Number of the block of every prompt and completion token; None for a model without."""
+        return self.attention.blocks(prompt_mask, completion_length, self.facts.block_length or 1)
 
     def log_likelihood(
         self,
         sequences: Sequences,
-        mask: Bool[Tensor, "sample completion_position"],
-        prompt_mask: Bool[Tensor, "sample prompt_position"] | None = None,
-    ) -> Float[Tensor, "sample completion_position"]:
+        mask: Bool[Tensor, "*draw sample completion_position"],
+        prompt_mask: Bool[Tensor, "*draw sample prompt_position"] | None = None,
+    ) -> Float[Tensor, "*draw sample completion_position"]:
         """log p(true token | corrupted sequence) at counted masked positions, 0 elsewhere (nats).
 
-        mask: completion tokens replaced by the mask token; tokens after the end token belong in it
-        unless a decoding is replayed that saw them.
-        prompt_mask: prompt tokens replaced as well (d1's prompt masking), or None.
-        Raises UserError for a block-causal model, which wants the blocks before unmasked.
+        mask: completion tokens replaced by the mask token, one mask for each sample or one for each
+        draw of each; tokens after the end token belong in it unless a decoding is replayed that saw
+        them. prompt_mask: prompt tokens replaced as well (d1's prompt masking), or None.
         """
-        self.facts.require_bidirectional("likelihood under")
-        completion = sequences.completion_ids.masked_fill(mask, self.facts.mask_token_id)
-        prompt = sequences.prompt_ids
-        if prompt_mask is not None:
-            hidden_prompt = prompt_mask & sequences.prompt_mask
-            prompt = prompt.masked_fill(hidden_prompt, self.facts.mask_token_id)
-        scored = mask & sequences.completion_mask
-        logits = self(
-            torch.cat([prompt, completion], dim=1),
-            torch.cat([sequences.prompt_mask, torch.ones_like(mask)], dim=1),
-            torch.cat([torch.zeros_like(sequences.prompt_mask), scored], dim=1),
-        )
-        values = token_log_probability(logits, sequences.completion_ids[scored])
-        result = values.new_zeros(mask.shape)
-        return result.masked_scatter(scored, values)
+        if mask.ndim == 2:
+            prompt = None if prompt_mask is None else prompt_mask[None]
+            return self.attention.log_likelihood(self, sequences, mask[None], prompt)[0]
+        return self.attention.log_likelihood(self, sequences, mask, prompt_mask)
 
     def frozen(self) -> Scorer:
         """The policy as it is now, however it is trained.

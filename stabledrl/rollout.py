@@ -87,7 +87,10 @@ def sample(
     if (completions.ids == policy.facts.mask_token_id).any():
         raise RuntimeError("the sampler left a mask token in a finished completion")
     counted = counted_tokens(completions.ids, policy.facts.end_token_ids)
-    sequences = Sequences(prompt_ids, prompt_mask, completions.ids, counted, completions.step)
+    block = policy.blocks(prompt_mask, sampler.length)
+    sequences = Sequences(
+        prompt_ids, prompt_mask, completions.ids, counted, completions.step, block
+    )
     return Sampled(sequences, completions, policy.decode(completions.ids, counted))
 
 
@@ -150,13 +153,14 @@ def gathered(
         float(torch.cat(spent).sum()) / (count * group_size),
     )
     prompt_ids, prompt_mask = policy.encode(prompts)
-    counted = share.whole(own.sequences.completion_mask, count)
+    prompt_mask = prompt_mask.repeat_interleave(group_size, 0)
     sequences = Sequences(
         prompt_ids.repeat_interleave(group_size, 0),
-        prompt_mask.repeat_interleave(group_size, 0),
+        prompt_mask,
         completions.ids,
-        counted,
+        share.whole(own.sequences.completion_mask, count),
         completions.step,
+        policy.blocks(prompt_mask, completions.ids.shape[1]),
     )
     values = [[it.total, it.solved, dict(it.parts), it.reason] for it in rewards]
     graded = [RewardOutput(*value) for value in share.whole_values(values, count)]

@@ -107,7 +107,8 @@ class Sequences:
 
     prompt_mask: True at real prompt tokens. completion_mask: True at tokens that count (up to and
     including the first end token). step: forward pass that committed each completion token
-    (0-based), None where nothing was decoded (SFT on solutions).
+    (0-based), None where nothing was decoded (SFT on solutions). block: number of the block of each
+    prompt and completion token along the text, None where a model has none (`Policy.blocks`).
     """
 
     prompt_ids: Int[Tensor, "sample prompt_position"]
@@ -115,6 +116,7 @@ class Sequences:
     completion_ids: Int[Tensor, "sample completion_position"]
     completion_mask: Bool[Tensor, "sample completion_position"]
     step: Int[Tensor, "sample completion_position"] | None = None
+    block: Int[Tensor, "sample position"] | None = None
 
     def __getitem__(self, index: slice | Tensor) -> Sequences:
         """The chosen samples."""
@@ -124,6 +126,7 @@ class Sequences:
             self.completion_ids[index],
             self.completion_mask[index],
             None if self.step is None else self.step[index],
+            None if self.block is None else self.block[index],
         )
 
     def __len__(self) -> int:
@@ -212,8 +215,11 @@ class Scorer(Protocol):
 
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
-    ) -> Float[Tensor, "sample completion_position"]:
-        """log p(true token | corrupted sequence) at counted masked positions, 0 elsewhere."""
+    ) -> Float[Tensor, "*draw sample completion_position"]:
+        """log p(true token | corrupted sequence) at counted masked positions, 0 elsewhere.
+
+        mask: one of the completion for each sample, or for each draw of each sample.
+        """
         ...
 
 

@@ -91,7 +91,7 @@ class Counting:
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
     ) -> Tensor:
-        self.rows.append(len(sequences))
+        self.rows.append(mask[..., 0].numel())
         return self.scorer.log_likelihood(sequences, mask, prompt_mask)
 
 

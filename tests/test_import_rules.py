@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "stabledrl"
 
 # what rooms above may always use
 GROUND = {"functional", "types", "randomness", "errors", "declarations", "files", "share"}
-POLICY = GROUND | {"policy"}
+POLICY = GROUND | {"policy", "attention"}
 OBJECTIVE = POLICY | {"estimators", "pairing", "penalty", "levels", "algorithm"}
 PHASE = OBJECTIVE | {"samplers", "rollout"}
 FLOOR = PHASE | {
@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "types": set(),
     "share": set(),
     "randomness": set(),
-    "policy": {"functional", "types", "errors"},
+    "attention": {"functional", "types", "errors"},
+    "policy": {"attention", "functional", "types", "errors"},
     "models": POLICY,
     "samplers": POLICY,
     "estimators": POLICY,
@@ -74,7 +75,15 @@ MAY_IMPORT = {
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
 WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}
-STANDARD_IN_FUNCTIONAL = {"__future__", "collections", "math", "typing", "functools", "itertools"}
+STANDARD_IN_FUNCTIONAL = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "functools",
+    "itertools",
+    "math",
+    "typing",
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -31,14 +31,8 @@ def masked_log_probability(
     A draw that gives no weight to any token of a sample costs that sample nothing and is 0
     everywhere.
     """
-    draw, sample = corruption.weight.any(-1).nonzero(as_tuple=True)
-    prompt_mask = corruption.prompt_mask
-    values = policy.log_likelihood(
-        sequences[sample],
-        corruption.mask[draw, sample],
-        None if prompt_mask is None else prompt_mask[draw, sample],
-    )
-    return values.new_zeros(corruption.mask.shape).index_put((draw, sample), values)
+    weighed = corruption.weight.any(-1, keepdim=True)
+    return policy.log_likelihood(sequences, corruption.mask & weighed, corruption.prompt_mask)
 
 
 def weighted_likelihood(policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:

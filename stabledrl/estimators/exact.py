@@ -58,6 +58,5 @@ class Exact:
         hidden[:, :length] = all_subsets(length).to(hidden.device)
         parts = []
         for mask in hidden.split(self.rows):
-            rows = torch.zeros(len(mask), dtype=torch.long, device=mask.device)
-            parts.append(policy.log_likelihood(sequence[rows], mask)[:, :length])
+            parts.append(policy.log_likelihood(sequence, mask[:, None])[:, 0, :length])
         return self.target(torch.cat(parts))

@@ -205,9 +205,9 @@ class Counting:
 
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
-    ) -> Float[Tensor, "sample completion_position"]:
+    ) -> Float[Tensor, "*draw sample completion_position"]:
         """The scorer's answer."""
-        self.rows += len(mask)
+        self.rows += int((mask & sequences.completion_mask).any(-1).sum())
         return self.scorer.log_likelihood(sequences, mask, prompt_mask)
 
 

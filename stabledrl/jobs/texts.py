@@ -76,4 +76,5 @@ def sequences_of(
     ids = torch.tensor([row + [padding] * (length - len(row)) for row in rows])
     ids = ids.to(prompt_ids.device)
     counted = counted_tokens(ids, policy.facts.end_token_ids)
-    return Sequences(prompt_ids, prompt_mask, ids, counted)
+    block = policy.blocks(prompt_mask, length)
+    return Sequences(prompt_ids, prompt_mask, ids, counted, block=block)

@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from stabledrl.attention.views import View
 from stabledrl.errors import UserError, one_line
 from stabledrl.models.checkpoint import (
     Checkpoint,
@@ -45,11 +46,13 @@ class MaskedLanguagePolicy(Policy):
         input_ids: Int[Tensor, "row position"],
         token_mask: Bool[Tensor, "row position"],
         selection: Bool[Tensor, "row position"],
+        view: View | None = None,
     ) -> Float[Tensor, "selected vocabulary"]:
-        """Logits at the selected positions, as `Policy.forward`.
+        """Logits at the selected positions, as `Policy.forward`, without a view: all see all.
 
         Raises UserError for a text longer than the learned positions reach.
         """
+        assert view is None
         positions = (token_mask.cumsum(-1) - 1).clamp(min=0) + self._first_position()
         reach = self.backbone.config.max_position_embeddings
         wide = input_ids.shape[1] + self._first_position() > reach  # asks no GPU

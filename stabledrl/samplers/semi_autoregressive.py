@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from stabledrl.errors import UserError
 from stabledrl.functional.decoding import (
     commit_mask,
     sample_token,
@@ -99,7 +100,10 @@ class SemiAutoregressive:
         Raises UserError for a block-causal model, which is decoded another way.
         """
         facts = policy.facts
-        facts.require_bidirectional("sampling from")
+        if facts.block_length:
+            raise UserError(
+                f"the model is block-causal (blocks of {facts.block_length}): take sampler=block"
+            )
         uniform = uniform.to(prompt_ids.device)
         ids = prompt_ids.new_full((len(prompt_ids), self.length), facts.mask_token_id)
         step = torch.full_like(ids, self.steps)

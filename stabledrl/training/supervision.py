@@ -73,9 +73,9 @@ def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: 
             )
         rows.append(ids + [end] * (length - len(ids)))
     completion = torch.tensor(rows, device=prompt_ids.device)
-    return Sequences(
-        prompt_ids, prompt_mask, completion, torch.ones_like(completion, dtype=torch.bool)
-    )
+    counted = torch.ones_like(completion, dtype=torch.bool)
+    block = policy.blocks(prompt_mask, length)
+    return Sequences(prompt_ids, prompt_mask, completion, counted, block=block)
 
 
 class SupervisedModule(PolicyModule):

@@ -34,10 +34,12 @@ class Table:
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
     ) -> Tensor:
         length = self.table.shape[1]
-        assert mask[:, length:].all()  # what does not count is hidden
-        row = (mask[:, :length] * 2 ** torch.arange(length)).sum(-1)
+        scored = mask[..., :length]
+        # what does not count is hidden wherever something is scored
+        assert (mask[..., length:].all(-1) | ~mask.any(-1)).all()
+        row = (scored * 2 ** torch.arange(length)).sum(-1)
         values = self.table.new_zeros(mask.shape)
-        values[:, :length] = self.table[row] * mask[:, :length]
+        values[..., :length] = self.table[row] * scored
         return values
 
 
@@ -59,9 +61,9 @@ class Recorded:
     """A model that returns recorded log-probabilities [draw, sample, position]."""
 
     def __init__(self, corruption: Corruption, values: Tensor) -> None:
-        # what is asked for: rows with any weight, draw by draw
-        self.expected = corruption.mask[corruption.weight.any(-1)]
-        self.values = values[corruption.weight.any(-1)]
+        # what is asked for: draws with any weight
+        self.expected = corruption.mask & corruption.weight.any(-1, keepdim=True)
+        self.values = values
 
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None

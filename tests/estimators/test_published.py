@@ -198,13 +198,14 @@ class AsSampled:
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
     ) -> Tensor:
         completion = sequences.completion_ids.masked_fill(mask, MASK)
-        ids = torch.cat([sequences.prompt_ids, completion], 1)
-        everything = torch.ones_like(ids) > 0
-        logits = self.policy(ids, everything, everything).view(*ids.shape, -1)[:, PROMPT:] / 0.6
+        ids = torch.cat([sequences.prompt_ids.expand(len(mask), -1, -1), completion], -1)
+        everything = torch.ones_like(ids.flatten(0, 1)) > 0
+        logits = self.policy(ids.flatten(0, 1), everything, everything).view(*ids.shape, -1)
         # rows are scored state by state, every state for all samples
-        allowed = self.allowed.repeat(len(ids) // len(self.allowed), 1, 1)
-        logits = logits.masked_fill(~allowed, -torch.inf)
-        values = token_log_probability(logits, sequences.completion_ids)
+        allowed = self.allowed.repeat(len(everything) // len(self.allowed), 1, 1)
+        allowed = allowed.view(*mask.shape, -1)
+        logits = (logits[..., PROMPT:, :] / 0.6).masked_fill(~allowed, -torch.inf)
+        values = token_log_probability(logits, sequences.completion_ids.expand_as(mask))
         return torch.where(mask, values, 0)
 
 

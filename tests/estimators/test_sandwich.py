@@ -21,7 +21,7 @@ from tests.policies import tiny_policy
 
 
 class Recorded:
-    """Answers with given log-probabilities [row, position], rows as the estimator asks for them."""
+    """Answers with given log-probabilities [draw, sample, position]."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
@@ -43,7 +43,7 @@ def test_both_scores_by_hand() -> None:
     estimator = Sandwich(masking=lambda *_: (mask, None), beta=2.0, upper_bound_weight=0.25)
     corruption = estimator.draw(sequences, 1, torch.Generator())
     rows = torch.tensor([[0.5, 0.25, 9, 9, 9], [9, 0.5, 9, 9, 9]]).log()
-    likelihood = estimator(Recorded(rows), sequences, corruption)
+    likelihood = estimator(Recorded(rows[:, None]), sequences, corruption)
     lower, upper = -1.25 * math.log(2), math.log(3 / 8) / 2
     assert float(likelihood.value) == pytest.approx(4 * lower)
     assert likelihood.score is likelihood.value

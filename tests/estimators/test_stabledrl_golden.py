@@ -64,8 +64,8 @@ class Recorded:
     """Token log-probabilities of a case, for the very inputs that were recorded with them."""
 
     def __init__(self, case: str) -> None:
-        self.inputs = GOLDEN[f"{case}/perturbed"].transpose(0, 1).flatten(0, 1)
-        self.value = GOLDEN[f"{case}/token_logp"].transpose(0, 1).flatten(0, 1)
+        self.inputs = GOLDEN[f"{case}/perturbed"].transpose(0, 1)
+        self.value = GOLDEN[f"{case}/token_logp"].transpose(0, 1)
 
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
@@ -73,7 +73,7 @@ class Recorded:
         assert prompt_mask is not None
         prompt = sequences.prompt_ids.masked_fill(prompt_mask, MASK)
         completion = sequences.completion_ids.masked_fill(mask, MASK)
-        assert torch.equal(torch.cat([prompt, completion], 1), self.inputs)
+        assert torch.equal(torch.cat([prompt, completion], -1), self.inputs)
         return torch.where(mask & sequences.completion_mask, self.value, 0)
 
 

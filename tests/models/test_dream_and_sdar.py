@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stabledrl.errors import UserError
-from stabledrl.functional.attention import block_causal
+from stabledrl.functional.attention import Columns, block_causal, dense
 from stabledrl.functional.masking import counted_tokens
 from stabledrl.models import dream, sdar
 from stabledrl.models.qwen_mdlm import load_qwen2, load_qwen3
@@ -89,7 +89,8 @@ def test_golden_logits_of_sdar():
     assert (logits - golden["logits"]).abs().max() <= 1e-6
     everywhere = torch.ones_like(ids) > 0
     position = torch.arange(ids.shape[1]).expand_as(ids)
-    assert block_causal(everywhere, position, 4).equal(seen)
+    columns = Columns(everywhere, position // 4, torch.zeros_like(position[0]))
+    assert dense(block_causal(columns), ids.shape, ids.device).equal(seen)
     own = policy(ids, everywhere, everywhere).view_as(logits)
     assert (own - golden["logits"]).abs().max() <= 1e-6
     assert (policy.facts.attention, policy.facts.block_length) == ("block", 4)
@@ -109,11 +110,9 @@ def test_block_causal_models_are_neither_sampled_nor_scored():
     policy = sdar.load(str(SDAR))
     ids = torch.full((1, 4), 20)
     sampler = SemiAutoregressive(4, 4, 4, 0.0)
-    line = r"the model is block-causal \(blocks of 4\): sampling from it is not supported yet"
+    line = r"the model is block-causal \(blocks of 4\): take sampler=block"
     with pytest.raises(UserError, match=line):
         sampler(policy, ids, ids > 0, sampler.draw(1, torch.Generator()))
-    with pytest.raises(UserError, match="likelihood under it is not supported yet"):
-        policy.log_likelihood(Sequences(ids, ids > 0, ids, ids > 0), ids > 0)
 
 
 def test_a_block_length_is_stated_once(tmp_path):
