@@ -262,7 +262,7 @@ class WithoutAdapter:
     @torch.no_grad()
     def log_likelihood(
         self, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None = None
-    ) -> Float[Tensor, "sample completion_position"]:
+    ) -> Float[Tensor, "*draw sample completion_position"]:
         """As `Policy.log_likelihood`, without gradient."""
         assert self.policy.adapter is not None
         with self.policy.adapter.off(self.policy.backbone):
