@@ -133,6 +133,14 @@ class Sequences:
         return self.completion_ids.shape[0]
 
     @property
+    def completion_block(self) -> Int[Tensor, "sample completion_position"]:
+        """Blocks of the completion alone, the first one 0; a model without has one."""
+        if self.block is None:
+            return torch.zeros_like(self.completion_ids)
+        own = self.block[:, self.prompt_ids.shape[1] :]
+        return own - own[:, :1]
+
+    @property
     def length(self) -> Int[Tensor, " sample"]:
         """Number of counted completion tokens per sample."""
         return self.completion_mask.sum(-1)

@@ -7,18 +7,19 @@ from typing import Annotated
 
 import torch
 from annotated_types import Gt
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from stabledrl.declarations import declares
 from stabledrl.estimators.draws import weighted_token_likelihood
+from stabledrl.functional.blocks import per_block
 from stabledrl.functional.masking import dense_rank
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
-@declares(replays_decoding=True, token_values=True)
+@declares(replays_decoding=True, token_values=True, takes_blocks=True)
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Trajectory:
     """L̂ = Σ_t Σ_{k committed in group t} log p(y_k | what stood before group t), in nats.
@@ -28,7 +29,8 @@ class Trajectory:
     log-probability of its choices at temperature 1 without guidance (of the order, as far as that
     does not depend on the tokens). With draws = K only K groups are scored, chosen at random for
     each completion and weighted by (number of groups)/K: unbiased, and as cheap as K draws of an
-    ELBO.
+    ELBO. Of a model that writes block by block, the groups of all blocks are scored side by side:
+    copy t holds group t of every block.
 
     shrink: neighbouring passes scored from the state before the first of them (TraceRL: 1 for block
     diffusion, 8 for full attention): as many times fewer groups, and a bias.
@@ -44,24 +46,35 @@ class Trajectory:
             raise ValueError(
                 "estimator=trajectory replays a decoding, and these completions were not decoded"
             )
-        counted = sequences.completion_mask
-        group = dense_rank(sequences.step, counted) // self.shrink
-        number = group.masked_fill(~counted, 0).max() + 1
-        groups = torch.arange(int(number), device=group.device)[:, None, None]
+        counted, block = sequences.completion_mask, sequences.completion_block
+        rank = dense_rank(sequences.step, counted)
+        first = per_block(rank.masked_fill(~counted, rank.shape[1]), block, "amin")
+        group = (rank - first).clamp(min=0) // self.shrink
+        number = int(group.masked_fill(~counted, 0).max()) + 1
+        groups = torch.arange(number, device=group.device)[:, None, None]
         scored = (group == groups) & counted
         never = torch.iinfo(sequences.step.dtype).max
-        begin = torch.where(scored, sequences.step, never).amin(-1, keepdim=True)
+        begin = per_block(torch.where(scored, sequences.step, never), block, "amin")
         weight = scored.float()
         if self.draws is not None:
-            noise = torch.rand(counted.shape, generator=generator).T.to(group.device)
-            weight = weight * self._chosen(scored.any(-1), noise[: int(number)])[..., None]
+            noise = torch.rand(counted.shape, generator=generator).to(group.device)
+            weight = weight * self._chosen(scored, block, noise)
         return Corruption(sequences.step >= begin, weight)
 
     def _chosen(
-        self, filled: Bool[Tensor, "group sample"], noise: Float[Tensor, "group sample"]
-    ) -> Float[Tensor, "group sample"]:
-        """(number of groups)/K for the K filled groups of least noise, else 0."""
-        rank = noise.masked_fill(~filled, 2.0).argsort(0).argsort(0)
+        self,
+        scored: Bool[Tensor, "group sample position"],
+        block: Int[Tensor, "sample position"],
+        noise: Float[Tensor, "sample position"],
+    ) -> Float[Tensor, "group sample position"]:
+        """(number of groups)/K for the K groups of least noise of every block, else 0."""
+        filled = per_block(scored.long(), block, "amax") > 0
+        # a group's noise is that of a token: of the first one of its block, of the second, …
+        place = torch.arange(block.shape[1], device=block.device).expand_as(block)
+        groups = torch.arange(len(scored), device=block.device)[:, None, None]
+        at = (per_block(place, block, "amin") + groups).clamp(max=block.shape[1] - 1)
+        own = noise.expand_as(at).gather(2, at)
+        rank = own.masked_fill(~filled, 2.0).argsort(0).argsort(0)
         number = filled.sum(0)
         taken = number.clamp(max=self.draws)
         return (rank < taken) * (number / taken.clamp(min=1))

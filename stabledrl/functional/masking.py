@@ -51,8 +51,8 @@ def place_uniformly(
 
 
 def uniform_counts(
-    length: Int[Tensor, "*#draw sample"], uniform: Float[Tensor, "draw sample"]
-) -> Int[Tensor, "draw sample"]:
+    length: Int[Tensor, "*#shape"], uniform: Float[Tensor, "*shape"]
+) -> Int[Tensor, "*shape"]:
     """m = 1 + floor(u·L): a number of masked tokens uniform on {1..L} for u uniform on [0, 1)."""
     count = 1 + (uniform * length).long()
     return torch.minimum(count, length)  # float32 can round u·L up to L

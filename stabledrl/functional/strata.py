@@ -59,3 +59,30 @@ def mean_weight(
     """
     factor = total / scored.sum(-1).clamp(min=1) / len(scored)
     return scored * factor[..., None]
+
+
+def independent_levels(
+    draws: int, samples: int, blocks: int, generator: torch.Generator
+) -> Float[Tensor, "draw sample block"]:
+    """A uniform number on [0, 1) for every block of every draw."""
+    return torch.rand(draws, samples, blocks, generator=generator)
+
+
+def shared_levels(
+    draws: int, samples: int, blocks: int, generator: torch.Generator
+) -> Float[Tensor, "draw sample block"]:
+    """One for all blocks of a draw: a completion is then noisy throughout, or hardly anywhere."""
+    return torch.rand(draws, samples, 1, generator=generator).expand(-1, -1, blocks)
+
+
+def stratified_levels(
+    draws: int, samples: int, blocks: int, generator: torch.Generator
+) -> Float[Tensor, "draw sample block"]:
+    """u_jb = frac(u + j/K + b/(K·B)): draws of a block spread evenly, blocks in between.
+
+    One u for each sample; each number is uniform on [0, 1) by itself.
+    """
+    uniform = torch.rand(samples, generator=generator, dtype=torch.float64)
+    draw = torch.arange(draws, dtype=torch.float64)[:, None, None] / draws
+    block = torch.arange(blocks, dtype=torch.float64) / (draws * blocks)
+    return (uniform[:, None] + draw + block) % 1
