@@ -56,11 +56,14 @@ def filter_keeps_something(cfg: Settings) -> Iterator[str]:
 
 def estimator_has_room(cfg: Settings) -> Iterator[str]:
     """An estimator that enumerates masks takes short completions only."""
-    estimator, length = component(cfg, "estimator"), number(cfg, "sampler.length")
+    estimator = component(cfg, "estimator")
+    blocks = getattr(component(cfg, "attention"), "of_blocks", False)
+    key = "sampler.block_length" if blocks else "sampler.length"
+    length = number(cfg, key)
     longest = getattr(estimator, "longest_completion", None)
     if length and longest and length > longest:
         yield (
-            f"sampler.length={length} is too long for estimator={estimator.__name__}, which takes "
+            f"{key}={length} is too long for estimator={estimator.__name__}, which takes "
             f"at most {longest} tokens: shorten it or take another estimator"
         )
 

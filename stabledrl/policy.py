@@ -204,11 +204,30 @@ class Policy(nn.Module):
         seen = block_causal(columns) if block_length else bidirectional(columns)
         return View(position, dense(seen, token_mask.shape, token_mask.device))
 
+    def look(self, attention: Attention) -> Policy:
+        """This policy, scoring by that attention; UserError if it is for other models."""
+        if attention.of_blocks != bool(self.facts.block_length):
+            raise UserError(
+                "attention: the model writes block by block, take attention=staircase"
+                if self.facts.block_length
+                else "attention: the model does not write block by block, take "
+                "attention=bidirectional"
+            )
+        self.attention = attention
+        return self
+
     def blocks(
-        self, prompt_mask: Bool[Tensor, "sample prompt_position"], completion_length: int
+        self,
+        prompt_mask: Bool[Tensor, "sample prompt_position"],
+        completion_length: int,
+        block_length: int | None = None,
     ) -> Int[Tensor, "sample position"] | None:
-        """Number of the block of every prompt and completion token; None for a model without."""
-        return self.attention.blocks(prompt_mask, completion_length, self.facts.block_length or 1)
+        """Number of the block of every prompt and completion token; None for a model without.
+
+        block_length: None for the model's own.
+        """
+        tokens = block_length or self.facts.block_length or 1
+        return self.attention.blocks(prompt_mask, completion_length, tokens)
 
     def log_likelihood(
         self,

@@ -16,7 +16,7 @@ from stabledrl.functional.advantage import centered
 from stabledrl.functional.masking import counted_tokens
 from stabledrl.functional.reduce import masked_mean
 from stabledrl.policy import Policy
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.sampler import Sampler
 from stabledrl.share import WHOLE, Share
 from stabledrl.types import Completions, Prompt, RewardOutput, Sequences, Task
 
@@ -61,7 +61,7 @@ class Sampled:
 
 def sample(
     policy: Policy,
-    sampler: SemiAutoregressive,
+    sampler: Sampler,
     prompts: Sequence[str],
     group_size: int,
     generator: torch.Generator,
@@ -96,7 +96,7 @@ def sample(
 
 def collect(
     policy: Policy,
-    sampler: SemiAutoregressive,
+    sampler: Sampler,
     task: Task,
     prompts: Sequence[Prompt],
     group_size: int,

@@ -89,6 +89,7 @@ class Root(pydantic.BaseModel):
 
     job: Component
     model: Component
+    attention: Component
     adapter: Component
     acceleration: Component
     task: Component

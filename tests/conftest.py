@@ -47,6 +47,7 @@ def _seeded() -> None:
 FAKE_GROUPS = {
     "job": {"train": "{_target_: tests.fake_components.job}"},
     "model": {"tiny_sudoku": "{_target_: tests.fake_components.anything}"},
+    "attention": {"bidirectional": "{_target_: tests.fake_components.anything}"},
     "adapter": {"none": "{_target_: tests.fake_components.anything}"},
     "acceleration": {"default": "{_target_: tests.fake_components.anything}"},
     "task": {"sudoku": "{_target_: tests.fake_components.Task, name: sudoku}"},

@@ -265,13 +265,70 @@ def test_a_checkpoint_is_refused_where_nothing_goes_on_from_it(tmp_path):
     assert told(evaluate | {"job._target_": "stabledrl.jobs.train.train"}) == []
 
 
-@pytest.mark.parametrize("family", ["sdar", "fast_dllm_v2"])
-def test_block_causal_models_are_refused_where_they_would_be_sampled_or_scored(family):
-    loader = f"stabledrl.models.{family}.load"
+def of_blocks(**chosen: str) -> dict[str, str]:
+    """Model, attention, sampler, estimator and job by their last names."""
+    where = {
+        "model": "stabledrl.models.{}",
+        "attention": "stabledrl.attention.{}",
+        "sampler": "stabledrl.samplers.{}",
+        "estimator": "stabledrl.estimators.{}",
+        "job": "stabledrl.jobs.{}",
+    }
+    return {f"{group}._target_": where[group].format(name) for group, name in chosen.items()}
+
+
+def test_a_model_that_nobody_decodes_is_refused_where_it_would_be():
     for job in ("train", "pretrain", "evaluate", "probe", "generate", "score"):
-        (line,) = told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"})
-        assert line.startswith(f"model._target_={loader}: the model is block-causal")
-        bidirectional = {"model._target_": "stabledrl.models.dream.load"}
-        assert told(bidirectional | {"job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+        (line,) = told(of_blocks(model="fast_dllm_v2.load", job=f"{job}.{job}"))
+        loader = "stabledrl.models.fast_dllm_v2.load"
+        assert line.startswith(f"model._target_={loader}: sampling from it or scoring with it is")
+        assert told(of_blocks(model="dream.load", job=f"{job}.{job}")) == []
     for job in ("grade", "report", "dashboard"):
-        assert told({"model._target_": loader, "job._target_": f"stabledrl.jobs.{job}.{job}"}) == []
+        assert told(of_blocks(model="fast_dllm_v2.load", job=f"{job}.{job}")) == []
+
+
+BIDIRECTIONAL = of_blocks(
+    model="tiny.load",
+    attention="bidirectional.Bidirectional",
+    sampler="semi_autoregressive.SemiAutoregressive",
+    estimator="elbo.Elbo",
+)
+BLOCKS = of_blocks(
+    model="sdar.load",
+    attention="staircase.Staircase",
+    sampler="block.BlockDiffusion",
+    estimator="block_elbo.BlockElbo",
+)
+
+
+@pytest.mark.parametrize("group", ["attention", "sampler", "estimator"])
+@pytest.mark.parametrize("job", ["train", "pretrain"])
+def test_blocks_fit_together(group, job):
+    chosen = of_blocks(job=f"{job}.{job}")
+    key = f"{group}._target_"
+    for right, wrong in ((BIDIRECTIONAL, BLOCKS), (BLOCKS, BIDIRECTIONAL)):
+        assert told(right | chosen) == []
+        lines = told(right | chosen | {key: wrong[key]})
+        if group == "estimator" and right is BIDIRECTIONAL:
+            assert lines == []  # its completion is one block
+            continue
+        (line,) = lines
+        assert line.startswith(f"{group}={wrong[key].rpartition('.')[2]}")
+        assert right["model._target_"] in line
+        assert "does not" in line or right is BLOCKS
+    graded = of_blocks(job="grade.grade")
+    assert told(BLOCKS | graded | {key: BIDIRECTIONAL[key]}) == []
+
+
+def test_evaluation_asks_no_estimator():
+    chosen = BLOCKS | of_blocks(job="evaluate.evaluate", estimator="elbo.Elbo")
+    assert told(chosen) == []
+
+
+def test_lengths_of_blocks_are_for_models_with_blocks():
+    lengths = {"job.block_lengths": [1, 2], **of_blocks(job="pretrain.pretrain")}
+    assert told(BLOCKS | lengths) == []
+    assert told(BIDIRECTIONAL | lengths) == [
+        "job.block_lengths=[1, 2]: model=stabledrl.models.tiny.load does not write block by "
+        "block: take model=tiny_block or job.block_lengths=null"
+    ]

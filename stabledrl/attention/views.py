@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -37,6 +37,7 @@ class Facts(Protocol):
         ...
 
 
+@runtime_checkable
 class Denoiser(Protocol):
     """What is needed of a policy."""
 
@@ -52,6 +53,7 @@ class Denoiser(Protocol):
         ...
 
 
+@runtime_checkable
 class Attention(Protocol):
     """One way of looking. of_blocks: whether the completion is written block by block."""
 

@@ -74,6 +74,14 @@ def random_order(
 
 
 @declares(takes_threshold=False)
+def left_to_right(
+    logits: Float[Tensor, "... vocabulary"], token: Int[Tensor, ...], uniform: Float[Tensor, ...]
+) -> Float[Tensor, ...]:
+    """The same confidence everywhere: ties go to the earlier position (SDAR, sequential)."""
+    return torch.zeros_like(token, dtype=torch.float32)
+
+
+@declares(takes_threshold=False)
 def negative_entropy(
     logits: Float[Tensor, "... vocabulary"], token: Int[Tensor, ...], uniform: Float[Tensor, ...]
 ) -> Float[Tensor, ...]:

@@ -13,7 +13,7 @@ from stabledrl.config import build
 from stabledrl.errors import ConfigurationError, UserError
 from stabledrl.functional.evaluation import mean_interval, pass_at_k, wilson_interval
 from stabledrl.rollout import Rollout
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.sampler import Sampler
 
 Numbers = Mapping[str, Any]
 Measure = Callable[[Rollout, Sequence[int]], Numbers]
@@ -25,14 +25,14 @@ class Setting:
 
     length: int
     steps: int
-    sampler: SemiAutoregressive
+    sampler: Sampler
 
     @property
     def name(self) -> str:
         """Beginning of the names of its files."""
         return f"length_{self.length}_steps_{self.steps}"
 
-    def decodings(self, samples: int) -> Iterator[tuple[str, SemiAutoregressive, int, Measure]]:
+    def decodings(self, samples: int) -> Iterator[tuple[str, Sampler, int, Measure]]:
         """Name, decoder, completions per prompt, what they show; greedy, then sampled."""
         yield "greedy", self.sampler.greedy(), 1, solve_rate
         if samples:

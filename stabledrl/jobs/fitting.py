@@ -20,7 +20,7 @@ from stabledrl.jobs.record import Record
 from stabledrl.launch import STARTED
 from stabledrl.policy import Policy
 from stabledrl.prompts import fitting
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.sampler import Sampler
 from stabledrl.training import processes
 from stabledrl.training.callbacks.stability import Stability
 from stabledrl.training.checkpoints import Checkpoint, clear, find
@@ -33,9 +33,7 @@ from stabledrl.types import Task
 METRICS = ("val/solved", "val/reward")
 
 
-def build_validation(
-    cfg: DictConfig, policy: Policy, task: Task, sampler: SemiAutoregressive
-) -> Validation:
+def build_validation(cfg: DictConfig, policy: Policy, task: Task, sampler: Sampler) -> Validation:
     """Greedy decoding of the first `rollout.validation_prompts` prompts of the validation split.
 
     Their seed is fixed: runs with different seeds are judged on the same puzzles. Those that are

@@ -10,13 +10,13 @@ from stabledrl.prompts import PromptLimit
 
 
 def build_policy(cfg: DictConfig) -> Policy:
-    """The model with its adapter, its layers set to be run as acceleration says.
+    """The model with its attention and adapter, its layers set to be run as acceleration says.
 
-    The adapter and the acceleration are looked at first: what is wrong with them is told before
-    weights are read.
+    The model comes last: what is wrong with the others is told before weights are read.
     """
+    attention = build(cfg.attention)
     adapter, acceleration = build(cfg.adapter), build(cfg.acceleration)
-    policy: Policy = acceleration(adapter(build(cfg.model)))
+    policy: Policy = acceleration(adapter(build(cfg.model).look(attention)))
     return policy
 
 

@@ -17,9 +17,15 @@ from stabledrl.training.supervision import Curriculum, SupervisedModule
 
 @declares(metrics=METRICS, trains_on="solutions")
 def pretrain(
-    cfg: DictConfig, batch_size: Annotated[int, Gt(0)], steps_per_epoch: Annotated[int, Gt(0)]
+    cfg: DictConfig,
+    batch_size: Annotated[int, Gt(0)],
+    steps_per_epoch: Annotated[int, Gt(0)],
+    block_lengths: list[Annotated[int, Gt(0)]] | None = None,
 ) -> float | None:
-    """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates."""
+    """Fit a policy to solutions; `trainer.max_epochs · steps_per_epoch` updates.
+
+    block_lengths: those of the batches in turn, None for the model's own.
+    """
     checkpoint = starting_point(cfg)
     record = Record(cfg)
     task, sampler = record.using(build(cfg.task)), build(cfg.sampler)
@@ -31,6 +37,7 @@ def pretrain(
         length=cfg.sampler.length,
         seed=cfg.seed,
         max_prompt_length=cfg.rollout.get("max_prompt_length"),
+        block_lengths=tuple(block_lengths or ()),
     )
     policy = build_policy(cfg)
     module = SupervisedModule(

@@ -1,6 +1,7 @@
 """Fast-dLLM v2 (arXiv 2509.26328): a Qwen2 with block-causal attention and shifted logits.
 
-Loading only, as `stabledrl.models.sdar`.
+Loading only: the first token of a block is predicted by the block before, in ways that are not
+published as logits. The rules refuse every job that samples or scores, before a weight is read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PUBLISHED = tuple(Published(rows, 151665, (151645,), None) for rows in (151936, 
 END_TOKENS = ("<|im_end|>",)
 
 
-@declares(block_causal=True)
+@declares(block_causal=True, decodable=False)
 def load(
     path: str,
     dtype: Precision = "float32",

@@ -1,8 +1,4 @@
-"""SDAR (arXiv 2510.06303) and TraDo (arXiv 2509.06949): a Qwen3 with block-causal attention.
-
-Loading only: what is stated as `block_causal` is refused by the rules for every job that samples or
-scores, before a weight is read, and by the policy.
-"""
+"""SDAR (arXiv 2510.06303) and TraDo (arXiv 2509.06949): a Qwen3 with block-causal attention."""
 
 from __future__ import annotations
 

@@ -44,7 +44,12 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 def initialise_backbone(
     hidden_size: int, layers: int, heads: int, feedforward_size: int, seed: int
 ) -> LlamaForCausalLM:
-    """A randomly initialised tiny Llama; the global random state is left as it was found."""
+    """A randomly initialised tiny Llama; the global random state is left as it was found.
+
+    Raises ValueError if the heads do not divide the width.
+    """
+    if hidden_size % heads:
+        raise ValueError(f"model.heads={heads} does not divide model.hidden_size={hidden_size}")
     tokenizer = character_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -75,8 +80,6 @@ def initialise(
     seed: Annotated[int, Ge(0)],
 ) -> Policy:
     """A tiny policy with random weights. Raises ValueError if the heads do not divide the width."""
-    if hidden_size % heads:
-        raise ValueError(f"model.heads={heads} does not divide model.hidden_size={hidden_size}")
     backbone = initialise_backbone(hidden_size, layers, heads, feedforward_size, seed)
     return assemble(backbone, character_tokenizer())
 
@@ -86,6 +89,11 @@ def load(path: str) -> Policy:
 
     Raises ValueError with the folder's name if it is missing or incomplete.
     """
+    return assemble(*read(path))
+
+
+def read(path: str) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Backbone and tokenizer of such a folder; ValueError as `load`."""
     folder = Path(path)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():
@@ -103,7 +111,7 @@ def load(path: str) -> Policy:
     faults = [*weight_faults(found), *tokenizer_faults(tokenizer, backbone.config.vocab_size)]
     if faults:
         raise ValueError(f"model.path={path}: {faults[0]}")
-    return assemble(backbone.float(), tokenizer)
+    return backbone.float(), tokenizer
 
 
 def weight_faults(found: Mapping[str, Any]) -> Iterator[str]:
@@ -131,11 +139,19 @@ def tokenizer_faults(tokenizer: PreTrainedTokenizerFast, rows: int) -> Iterator[
         yield f"its tokenizer has {len(tokenizer)} tokens, its config.json only vocab_size={rows}"
 
 
-def assemble(backbone: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:
-    """Backbone and tokenizer as a policy; the token ids are the tokenizer's own."""
+def assemble(
+    backbone: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    block_length: int | None = None,
+) -> Policy:
+    """Backbone and tokenizer as a policy; the token ids are the tokenizer's own.
+
+    block_length: of block-causal attention, None for bidirectional.
+    """
     facts = AdapterFacts(
         mask_token_id=tokenizer.mask_token_id,
         end_token_ids=(tokenizer.eos_token_id,),
         pad_token_id=tokenizer.pad_token_id,
+        block_length=block_length,
     )
     return Policy(backbone, tokenizer, facts)

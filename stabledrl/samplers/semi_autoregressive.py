@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -14,19 +13,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from stabledrl.errors import UserError
-from stabledrl.functional.decoding import (
-    commit_mask,
-    sample_token,
-    token_probability,
-    transfer_quota,
-)
-from stabledrl.functional.reduce import token_log_probability
+from stabledrl.functional.decoding import commit_mask, token_probability, transfer_quota
 from stabledrl.policy import Policy
+from stabledrl.samplers.proposal import Confidence, Schedule, propose
 from stabledrl.types import Completions
 
 END_PENALTY = 1e4  # below any confidence, and the order among end tokens is kept
-Confidence = Callable[[Tensor, Tensor, Tensor], Tensor]
-Schedule = Callable[[int, int], list[int]]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
@@ -164,15 +156,15 @@ class SemiAutoregressive:
             hidden[:, :prompt_length] = policy.facts.mask_token_id
             unconditional = policy(hidden, token_mask, selection).float()
             logits = unconditional + (self.guidance_scale + 1) * (logits - unconditional)
-        logits[:, policy.facts.mask_token_id] = float("-inf")
-        token = sample_token(logits, uniform[:, 0][masked], self.temperature)
-        confidence = self.confidence(logits, token, uniform[:, 1][masked]).float()
+        token, confidence, log_token = propose(
+            logits,
+            masked,
+            uniform,
+            self.temperature,
+            self.confidence,
+            policy.facts.mask_token_id,
+        )
         if self.suppress_end:
             ends = torch.isin(token, token.new_tensor(policy.facts.end_token_ids))
             confidence = confidence - END_PENALTY * ends
-        log_token = token_log_probability(logits / (self.temperature or 1.0), token)
-        return (
-            torch.zeros_like(input_ids[:, columns]).masked_scatter(masked, token),
-            confidence.new_zeros(masked.shape).masked_scatter(masked, confidence),
-            log_token.new_zeros(masked.shape).masked_scatter(masked, log_token),
-        )
+        return token, confidence, log_token

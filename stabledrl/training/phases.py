@@ -16,7 +16,7 @@ from stabledrl.policy import Policy
 from stabledrl.prompts import PromptLimit, PromptStream
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect, rollout_metrics
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.sampler import Sampler
 from stabledrl.share import WHOLE, Share
 from stabledrl.types import Batch, Scorer, Task
 
@@ -73,7 +73,7 @@ class PhaseCollector:
     """
 
     task: Task
-    sampler: SemiAutoregressive
+    sampler: Sampler
     algorithm: Algorithm
     settings: PhaseSettings
     seed: int

@@ -31,6 +31,8 @@ class Curriculum:
     checkpoints. length: completion tokens; shorter solutions are filled with end tokens, which
     count (LLaDA).
     max_prompt_length: tokens of the longest prompt, None for any that the model's context takes.
+    block_lengths: those of batches in turn, for a model that writes block by block; none for its
+    own.
     """
 
     task: Task
@@ -40,6 +42,7 @@ class Curriculum:
     length: int
     seed: int
     max_prompt_length: int | None = None
+    block_lengths: tuple[int, ...] = ()
 
     @cached_property
     def stream(self) -> PromptStream:
@@ -51,14 +54,22 @@ class Curriculum:
         """This process's part of the batch with this number, the same whenever it is asked for."""
         portions = range(number * share.processes, (number + 1) * share.processes)
         prompts = [prompt for part in portions for prompt in self.stream(policy, part).prompts]
-        sequences = solved_sequences(policy, self.task, prompts, self.length)
+        lengths = self.block_lengths or (None,)
+        block_length = lengths[number % len(lengths)]
+        sequences = solved_sequences(policy, self.task, prompts, self.length, block_length)
         generator = keyed_generator("pretrain", self.seed, number)
         corruption = self.estimator.draw(sequences, 1, generator)
         own = replace(share, batch=self.batch_size).samples(len(prompts), 1)
         return sequences[own], corruption[own]
 
 
-def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: int) -> Sequences:
+def solved_sequences(
+    policy: Policy,
+    task: Task,
+    prompts: list[Prompt],
+    length: int,
+    block_length: int | None = None,
+) -> Sequences:
     """Prompts with their solutions, filled with end tokens; ValueError for one that is too long."""
     prompts = rendered(policy, prompts)
     prompt_ids, prompt_mask = policy.encode([prompt.text for prompt in prompts])
@@ -74,7 +85,7 @@ def solved_sequences(policy: Policy, task: Task, prompts: list[Prompt], length: 
         rows.append(ids + [end] * (length - len(ids)))
     completion = torch.tensor(rows, device=prompt_ids.device)
     counted = torch.ones_like(completion, dtype=torch.bool)
-    block = policy.blocks(prompt_mask, length)
+    block = policy.blocks(prompt_mask, length, block_length)
     return Sequences(prompt_ids, prompt_mask, completion, counted, block=block)
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from stabledrl.policy import Policy
 from stabledrl.randomness import keyed_generator
 from stabledrl.rollout import Rollout, collect
-from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
+from stabledrl.samplers.sampler import Sampler
 from stabledrl.share import WHOLE, Share
 from stabledrl.types import Prompt, Task
 
@@ -24,7 +24,7 @@ class Validation:
     """
 
     task: Task
-    sampler: SemiAutoregressive
+    sampler: Sampler
     prompts: Sequence[Prompt]
     rows: int
 

@@ -16,31 +16,14 @@ from stabledrl.attention.bidirectional import Bidirectional
 from stabledrl.attention.block_separate import BlockSeparate
 from stabledrl.attention.staircase import Staircase, pack
 from stabledrl.errors import UserError
-from stabledrl.functional.masking import counted_tokens
 from stabledrl.models import sdar
-from stabledrl.policy import AdapterFacts, Policy
+from stabledrl.policy import Policy
 from stabledrl.types import Sequences
-from tests.policies import END, MASK, PAD, left_padded, tiny_policy
+from tests.block_policies import block_policy, written
+from tests.policies import END, MASK, tiny_policy
 
 SDAR = Path(__file__).parents[1] / "golden/sdar"
 ORIGINS = ("absolute", "response")
-
-
-def block_policy(block_length: int, origin: str = "absolute", seed: int = 0) -> Policy:
-    """The tiny policy as a block-causal one, with logits far from uniform."""
-    facts = AdapterFacts(MASK, (END,), PAD, block_length=block_length)
-    made = tiny_policy(seed)
-    policy = Policy(made.backbone, made.tokenizer, facts)
-    policy.attention = Staircase(origin=origin)  # type: ignore[arg-type]
-    return policy
-
-
-def written(policy: Policy, prompts: list[list[int]], completions: Tensor) -> Sequences:
-    """Left-padded prompts with completions, in the policy's blocks."""
-    ids, mask = left_padded(prompts)
-    counted = counted_tokens(completions, (END,))
-    block = policy.blocks(mask, completions.shape[1])
-    return Sequences(ids, mask, completions, counted, block=block)
 
 
 class Shape(NamedTuple):

@@ -14,35 +14,21 @@ from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.exact import Exact
 from stabledrl.estimators.trajectory import Trajectory
 from stabledrl.functional.enumeration import order_averaged_elbo, random_order_log_likelihood
-from stabledrl.functional.masking import counted_tokens
 from stabledrl.functional.strata import independent_levels, shared_levels, stratified_levels
-from stabledrl.policy import AdapterFacts, Policy
-from stabledrl.types import Sequences
+from tests.block_policies import block_policy, written
 from tests.estimators.outcomes import generator, scripted, total_weight
-from tests.policies import END, MASK, PAD, left_padded, tiny_policy
+from tests.policies import END, MASK, tiny_policy
 
 LEVELS = [independent_levels, shared_levels, stratified_levels]
 PROMPTS = [[6, 10, 23], [7, 11, 4, 9]]
 IDS = torch.tensor([[5, 9, 12, 4, 8, 13], [8, 6, 5, 9, END, 7]])
 
 
-def block_policy(block_length: int) -> Policy:
-    made = tiny_policy()
-    facts = AdapterFacts(MASK, (END,), PAD, block_length=block_length)
-    return Policy(made.backbone, made.tokenizer, facts)
-
-
-def written(policy: Policy, step: Tensor | None = None) -> Sequences:
-    prompt_ids, mask = left_padded(PROMPTS)
-    counted = counted_tokens(IDS, (END,))
-    return Sequences(prompt_ids, mask, IDS, counted, step, policy.blocks(mask, IDS.shape[1]))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("target", [order_averaged_elbo, random_order_log_likelihood])
 def test_exact_is_the_sum_over_blocks(target):
     policy = block_policy(3)
-    sequences = written(policy)
+    sequences = written(policy, PROMPTS, IDS)
     # the prompts of 3 and 4 tokens fill 1 and 1⅓ blocks of 3: counted tokens 3+3 and 2+3 of 5
     assert sequences.completion_block.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2]]
     estimator = Exact(target=target)
@@ -65,7 +51,7 @@ def test_exact_is_the_sum_over_blocks(target):
 @torch.no_grad()
 def test_the_expectation_is_the_sum_of_the_blocks_elbos(monkeypatch):
     policy = block_policy(3)
-    sequences = written(policy)
+    sequences = written(policy, PROMPTS, IDS)
     # all orders of three tokens, by all numbers of masked ones: u on a grid of six makes m uniform
     # on {1, 2, 3} and on {1, 2}
     orders = list(itertools.permutations([0.1, 0.5, 0.9]))
@@ -91,7 +77,7 @@ def test_the_expectation_is_the_sum_of_the_blocks_elbos(monkeypatch):
 @pytest.mark.parametrize("levels", LEVELS)
 def test_with_blocks_of_one_token_it_is_the_left_to_right_likelihood(levels):
     policy = block_policy(1)
-    sequences, estimator = written(policy), BlockElbo(levels=levels)
+    sequences, estimator = written(policy, PROMPTS, IDS), BlockElbo(levels=levels)
     values = []
     for seed in (0, 1):
         corruption = estimator.draw(sequences, 1, generator(seed))
@@ -110,7 +96,7 @@ def test_with_blocks_of_one_token_it_is_the_left_to_right_likelihood(levels):
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("draws", [1, 3])
 def test_weights_and_their_numbers(levels, draws):
-    sequences = written(block_policy(3))
+    sequences = written(block_policy(3), PROMPTS, IDS)
     corruption = BlockElbo(draws, levels).draw(sequences, 1, generator())
     # exact for a constant log p: n_b from every block
     torch.testing.assert_close(total_weight(corruption), sequences.length.float())
@@ -135,7 +121,7 @@ def test_strata_are_spread_over_draws_and_blocks():
 @torch.no_grad()
 def test_a_model_without_blocks_has_one():
     policy = tiny_policy()
-    sequences = written(policy)
+    sequences = written(policy, PROMPTS, IDS)
     assert sequences.block is None
     uniform = BlockElbo(draws=2, levels=independent_levels)
     ours, theirs = (it.draw(sequences, 1, generator()) for it in (uniform, Elbo(draws=2)))
@@ -146,7 +132,7 @@ def test_a_model_without_blocks_has_one():
 def test_a_decoding_is_replayed_block_by_block():
     policy = block_policy(3)
     step = torch.tensor([[0, 1, 1, 3, 2, 4], [1, 0, 4, 2, 3, 9]])
-    corruption = Trajectory().draw(written(policy, step), 1, generator())
+    corruption = Trajectory().draw(written(policy, PROMPTS, IDS, step), 1, generator())
     # row 0: blocks 0 to 2 and 3 to 5 by passes {0}, {1} and {2}, {3}, {4}: copy t has group t
     # of both. Row 1: blocks 0 to 1, 2 to 4 (with the end token), 5
     mask = [
@@ -169,7 +155,7 @@ def test_a_decoding_is_replayed_block_by_block():
 def test_drawn_groups_weigh_their_block():
     policy = block_policy(3)
     step = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 0, 4, 2, 3, 9]])
-    sequences = written(policy, step)
+    sequences = written(policy, PROMPTS, IDS, step)
     weights = [
         Trajectory(draws=1).draw(sequences, 1, generator(seed)).weight for seed in range(400)
     ]

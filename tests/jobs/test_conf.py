@@ -47,9 +47,13 @@ TOGETHER = {
     "kl=k3_d1": "estimator=mean_field",
     "kl=k3_diffucoder": "estimator=mean_field",
     "kl=k3_tracerl": "estimator=mean_field",
-    # block-causal models load, but are neither sampled nor scored yet
-    "model=sdar_8b": "job=grade",
-    "model=trado_8b": "job=grade",
+    "model=sdar_8b": "estimator=block_elbo",
+    "model=trado_8b": "estimator=block_elbo",
+    "model=tiny_block": "estimator=block_elbo",
+    "attention=staircase": "model=tiny_block estimator=block_elbo",
+    "attention=block_separate": "model=tiny_block estimator=block_elbo",
+    "sampler=block": "model=tiny_block estimator=block_elbo",
+    # loads, but is neither sampled nor scored yet
     "model=fast_dllm_v2_1_5b": "job=grade",
     "model=fast_dllm_v2_7b": "job=grade",
 }
@@ -57,11 +61,13 @@ TOGETHER = {
 
 @pytest.mark.parametrize("path", OPTIONS, ids=name)
 def test_every_option_composes_and_validates(path, chosen, monkeypatch):
-    text = path.read_text()
-    if "# @package" in text or "\ndefaults:" in text:
-        validate(composed(name(path), *filter(None, [TOGETHER.get(name(path))])))
+    others = TOGETHER.get(name(path), "").split()
+    paths = [path, *(CONF / f"{option.replace('=', '/')}.yaml" for option in others)]
+    texts = [each.read_text() for each in paths]
+    if any("# @package" in text or "\ndefaults:" in text for text in texts):
+        validate(composed(name(path), *others))
     else:  # Hydra puts such a file under its group as it is, but takes a third of a second
-        for option in filter(None, (name(path), TOGETHER.get(name(path)))):
+        for option in (name(path), *others):
             group, _, stem = option.partition("=")
             monkeypatch.setitem(chosen, group, OmegaConf.load(CONF / group / f"{stem}.yaml"))
         validate(chosen)

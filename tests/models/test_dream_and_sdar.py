@@ -106,7 +106,7 @@ def test_blocks_are_counted_from_the_first_real_token():
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-5)
 
 
-def test_block_causal_models_are_neither_sampled_nor_scored():
+def test_the_decoder_of_whole_completions_is_not_for_block_causal_models():
     policy = sdar.load(str(SDAR))
     ids = torch.full((1, 4), 20)
     sampler = SemiAutoregressive(4, 4, 4, 0.0)
