@@ -67,18 +67,16 @@ class BlockSeparate:
         """Scores of one block of every sample: what stands behind it is not there."""
         scored = mask & sequences.completion_mask
         draw, sample = scored.any(-1).nonzero(as_tuple=True)
-        rows, wanted = sequences[sample], scored[draw, sample]
+        rows, here = sequences[sample], current[sample]
         completion = rows.completion_ids.masked_fill(mask[draw, sample], policy.facts.mask_token_id)
-        behind = current[sample].flip(-1).cumsum(-1).flip(-1) == 0
-        last = current[sample].any(-1, keepdim=True)
-        real = torch.cat([rows.prompt_mask, ~(behind & last)], dim=1)
+        behind = here.flip(-1).cumsum(-1).flip(-1) == 0
+        text = slice(None, rows.prompt_ids.shape[1] + int((~behind).sum(1).max()))
+        real = torch.cat([rows.prompt_mask, ~behind], dim=1)[:, text]
         position = positions(real)
-        columns = Columns(real, blocks_of(rows), position.new_zeros(position.shape[1]))
+        columns = Columns(real, blocks_of(rows)[:, text], position.new_zeros(position.shape[1]))
         view = View(position, dense(block_causal(columns), real.shape, real.device))
+        wanted = torch.cat([torch.zeros_like(rows.prompt_mask), scored[draw, sample]], dim=1)
         logits = policy(
-            torch.cat([rows.prompt_ids, completion], dim=1),
-            real,
-            torch.cat([torch.zeros_like(rows.prompt_mask), wanted], dim=1),
-            view,
+            torch.cat([rows.prompt_ids, completion], dim=1)[:, text], real, wanted[:, text], view
         )
         return true_token_log_probability(logits, sequences, scored)
