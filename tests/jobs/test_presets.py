@@ -18,6 +18,8 @@ PARTS = {
     " asymmetric 0 none",
     "stabledrl_released": "Sandwich per_token_score independent unconditional self_normalized"
     " centered 0 none",
+    "stabledrl_block": "BlockElbo per_token_score independent unconditional self_normalized"
+    " centered 0 none",
     "diffu_grpo": "MeanField token_score paired conditional token centered"
     " 0.04·k3·pooled·frozen none",
     "unigrpo": "Elbo per_token_score paired conditional group standardized"
@@ -47,6 +49,7 @@ NUMBERS = {
         "masking.pattern.block_length": 4,  # the sampler's
         "rollout.inner_updates": 2,
     },
+    "stabledrl_block": {"clipping.epsilon": 5.0, "estimator.draws": 1},
     "diffu_grpo": {
         "clipping.epsilon_low": 0.5,
         "clipping.epsilon_high": 0.5,
