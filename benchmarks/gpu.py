@@ -23,7 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cost import BF16, LLADA_8B, Decoding, Shape, stored_full
+from benchmarks.cost import LLADA_8B, Decoding, Shape
+from benchmarks.memory import BF16, stored_full
 from benchmarks.speed import Measured, Settings, measure, sampler_of
 
 # TFLOP/s in bfloat16 without sparsity, from NVIDIA's data sheets, by torch.cuda.get_device_name().

@@ -1,4 +1,4 @@
-"""benchmarks/cost.py against counts by hand and against what PyTorch counts and keeps."""
+"""benchmarks/cost.py against counts by hand and against what PyTorch counts."""
 
 import pytest
 import torch
@@ -10,19 +10,9 @@ from benchmarks.cost import (
     LLADA_8B,
     Decoding,
     Shape,
-    Stored,
-    activations,
-    ddp_gpu,
-    decoding_bytes,
     forward_flops,
-    fsdp_gpu,
-    layer_activations,
     layer_flops,
-    one_gpu,
-    output_bytes,
     rollout_flops,
-    stored_adapter,
-    stored_full,
     update_flops,
 )
 from benchmarks.speed import build, sampler_of
@@ -110,92 +100,3 @@ def test_operations_of_decoding_are_those_that_pytorch_counts():
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         sampler(policy, prompt, torch.ones_like(prompt, dtype=torch.bool), uniform)
     assert counter.get_total_flops() == rollout_flops(SMALL, 3, decoding)
-
-
-def kept_bytes(policy: Policy) -> int:
-    """Of what autograd keeps for the backward pass of one forward pass, weights apart."""
-    weights = {it.untyped_storage().data_ptr() for it in policy.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in weights:
-            kept[place] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        policy(*inputs(1))
-    return sum(it.untyped_storage().nbytes() for it in kept.values())
-
-
-def a_layer_more(rank: int | None, checkpointing: bool) -> int:
-    """Bytes that a model of two layers keeps beyond those of one."""
-    found = []
-    for layers in (1, 2):
-        policy = built(Shape(64, layers, 4, 192, 128))
-        policy = policy if rank is None else Lora(rank=rank, alpha=8.0)(policy)
-        policy = Acceleration(activation_checkpointing=checkpointing)(policy)
-        found.append(kept_bytes(policy.train()))
-    return found[1] - found[0]
-
-
-@pytest.mark.parametrize("rank", [None, 4])
-def test_activations_of_a_layer_are_those_that_autograd_keeps(rank):
-    shape = Shape(64, 1, 4, 192, 128)
-    expected = ROWS * LENGTH * layer_activations(shape, LENGTH, rank)
-    assert a_layer_more(rank, checkpointing=False) == expected
-    assert activations(shape, ROWS, LENGTH, False, rank) == expected
-
-
-@pytest.mark.parametrize("rank", [None, 4])
-def test_with_checkpointing_a_layer_keeps_its_input(rank):
-    assert a_layer_more(rank, checkpointing=True) == ROWS * LENGTH * 2 * 64
-    shape = Shape(64, 5, 4, 192, 128)
-    one = layer_activations(shape, LENGTH, rank)
-    assert activations(shape, ROWS, LENGTH, True, rank) == ROWS * LENGTH * (5 * 128 + one)
-
-
-def test_bytes_by_hand():
-    assert layer_activations(SMALL, LENGTH) == 24 * 8 + 8 * 16 + 64 + 8 + 8
-    assert layer_activations(SMALL, LENGTH, 4) == 40 * 8 + 10 * 16 + 28 * 4 + 64 + 8 + 8
-    assert output_bytes(SMALL, 5) == 10 * 32 * 5
-    assert decoding_bytes(SMALL, 3, Decoding(24, 8, 4, 4)) == 3 * (
-        32 * (4 * 8 + 6 * 16) + 12 * 32 * 4
-    )
-
-
-def test_stored_by_hand():
-    parameters = SMALL.parameters
-    assert stored_full(SMALL, 2) == Stored(2 * parameters, 2 * parameters, 4 * parameters)
-    mixed = stored_full(SMALL, 4)
-    assert mixed == Stored(4 * parameters, 4 * parameters, 8 * parameters, 2 * parameters)
-    adapter = SMALL.adapter_parameters(4)
-    found = stored_adapter(SMALL, 4)
-    assert found == Stored(2 * parameters + 4 * adapter, 4 * adapter, 8 * adapter)
-    assert found.kept == 2 * parameters + 16 * adapter
-
-
-def test_bytes_of_a_gpu_by_hand():
-    stored = Stored(weights=100, gradients=100, moments=200, copies=30)
-    assert one_gpu(stored, 7) == 400 + 7 + 100  # a moment is more than the copies
-    assert ddp_gpu(stored, 7) == 400 + 7 + 100 + 100
-    assert one_gpu(Stored(100, 100, 40, 30), 0) == 240 + 30
-
-
-def test_bytes_of_a_divided_model_by_hand():
-    stored = stored_full(SMALL, 2)  # root 520, layer 656: 2·(2·520 + 3·656) bytes are whole
-    kept, moment = 8 * SMALL.parameters, 2 * SMALL.parameters
-    assert fsdp_gpu(stored, 80, 8, SMALL) == (kept + 80) / 8 + 6016
-    mixed = fsdp_gpu(stored_full(SMALL, 4), 0, 8, SMALL)
-    assert mixed == 2 * kept / 8 + 2 * 6016 + 2 * SMALL.parameters
-    assert moment / 8 < 6016  # so AdamW's step is not the most
-
-
-def test_optimiser_states_have_the_precision_of_the_weights():
-    policy = built(SMALL)
-    optimizer = torch.optim.AdamW(policy.parameters())
-    policy(*inputs(5)).sum().backward()
-    optimizer.step()
-    states = [it for state in optimizer.state.values() for it in state.values() if it.dim()]
-    size = sum(it.numel() * it.element_size() for it in states)
-    assert size == stored_full(SMALL, 2).moments
