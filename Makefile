@@ -1,4 +1,4 @@
-# make train | test | lint | pretrain; arguments for the command go into ARGS="…".
+# make train | test | lint | pretrain | bench-gpu; arguments for the command go into ARGS="…".
 # Each target first creates .venv and installs what is missing, once.
 
 VENV := .venv
@@ -11,11 +11,11 @@ ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3 python3.12 python3.13 python3.11 python3.14 python; do \
 	$$python $(ENOUGH) >/dev/null 2>&1 && echo $$python && break; done)
 
-.PHONY: help train test lint pretrain install
+.PHONY: help train test lint pretrain bench-gpu install
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(STAMP) ## the main job; ARGS="algorithm=grpo seed=3"
 	$(BIN)/python run.py $(ARGS)
@@ -31,6 +31,9 @@ lint: $(STAMP) ## style, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy stabledrl run.py benchmarks
 	$(BIN)/lint-imports
+
+bench-gpu: $(STAMP) ## speed and memory of an 8B model on this GPU; ARGS="--tiny" on a CPU
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 install: $(STAMP) ## create .venv and install what is missing
 
