@@ -23,7 +23,7 @@ BLOCKS = ("model=tiny_block", "sampler.block_length=3", "sampler.steps=4")
     "chosen",
     [
         ("algorithm=stabledrl_block",),
-        ("algorithm=grpo", "estimator=block_elbo", "estimator.draws=2"),
+        ("algorithm=grpo_block", "estimator.draws=2"),
         ("algorithm=trace_rl", "group_filter.lowest=0.0"),
         ("algorithm=stabledrl", "estimator=exact", "masking.pairing=shared"),
         ("algorithm=stabledrl_block", "attention=block_separate", "attention.origin=response"),

@@ -50,6 +50,7 @@ TOGETHER = {
     "model=sdar_8b": "estimator=block_elbo",
     "model=trado_8b": "estimator=block_elbo",
     "model=tiny_block": "estimator=block_elbo",
+    "model=tiny_block_sudoku": "estimator=block_elbo",
     "attention=staircase": "model=tiny_block estimator=block_elbo",
     "attention=block_separate": "model=tiny_block estimator=block_elbo",
     "sampler=block": "model=tiny_block estimator=block_elbo",

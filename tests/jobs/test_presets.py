@@ -20,6 +20,7 @@ PARTS = {
     " centered 0 none",
     "stabledrl_block": "BlockElbo per_token_score independent unconditional self_normalized"
     " centered 0 none",
+    "grpo_block": "BlockElbo per_token_score independent conditional group standardized 0 none",
     "diffu_grpo": "MeanField token_score paired conditional token centered"
     " 0.04·k3·pooled·frozen none",
     "unigrpo": "Elbo per_token_score paired conditional group standardized"
@@ -50,6 +51,11 @@ NUMBERS = {
         "rollout.inner_updates": 2,
     },
     "stabledrl_block": {"clipping.epsilon": 5.0, "estimator.draws": 1},
+    "grpo_block": {
+        "clipping.epsilon_low": 0.2,
+        "clipping.epsilon_high": 0.2,
+        "estimator.draws": 1,
+    },
     "diffu_grpo": {
         "clipping.epsilon_low": 0.5,
         "clipping.epsilon_high": 0.5,
