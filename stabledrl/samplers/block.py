@@ -1,10 +1,8 @@
-"""Block diffusion: blocks from left to right, denoised in any order inside, what is done is cached.
-
-SDAR (arXiv 2510.06303), BD3-LM (arXiv 2503.09573).
-"""
+"""Block diffusion: a block is denoised behind finished ones, whose keys and values are kept."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -12,29 +10,36 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as configured
+from pydantic.dataclasses import dataclass
 from torch import Tensor
+from torch.nn.functional import pad
 
 from stabledrl.errors import UserError
+from stabledrl.functional.attention import positions
 from stabledrl.functional.decoding import commit_mask, token_probability, transfer_quota
 from stabledrl.policy import Policy
-from stabledrl.samplers.block_reader import BlockReader
+from stabledrl.samplers.clean_text import Chosen, Layout, Reader
 from stabledrl.samplers.proposal import Confidence, Schedule, propose
 from stabledrl.types import Completions
 
 
-@configured(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
 class BlockDiffusion:
-    """Fully masked completion -> text, `steps` passes, each over the tokens of one block.
+    """Fully masked blocks -> text, one after the other, in the grid in which the policy scores.
 
-    Keys and values of the prompt and of finished blocks are kept, so a pass reads a block, not the
-    text; the first pass of a block reads the finished one before it as well. The grid of blocks is
-    the attention's (`Policy.blocks`): where the end of a prompt shares its block with the first new
-    tokens, that block has fewer to find, and a completion touches one block more.
+    Method: SDAR (arXiv 2510.06303), TraceRL (arXiv 2509.06949). The grid is that of
+    `Policy.blocks`: with origin=absolute the end of the prompt may share a block with the first new
+    tokens, and the last block of a completion is then shorter. A pass reads the block alone, the
+    text before it from a cache; prompt and finished blocks enter it with the first pass of the next
+    block, so that they cost no pass of their own.
 
-    length: completion tokens. block_length: the model's, divides length. steps: passes over
-    length / block_length blocks; a multiple of their number. temperature, confidence, threshold,
-    schedule: as for `SemiAutoregressive`; a pass never commits more than is masked.
+    length: completion tokens. block_length: of the model; divides length.
+    steps: forward passes over a whole completion of whole blocks; a multiple of their number. A
+    block that has fewer tokens to write is finished after fewer passes.
+    temperature: of the sampled token; 0 is greedy. Confidence never sees it.
+    confidence: scores (logits, token, uniform) -> how sure; the surest are committed first.
+    threshold: commit every token surer than this, at least the quota; None keeps the quota.
+    schedule: (tokens of a block, its passes) -> how many each pass commits.
     """
 
     of_blocks: ClassVar[bool] = True
@@ -53,22 +58,17 @@ class BlockDiffusion:
                 f"sampler.block_length={self.block_length} does not divide "
                 f"sampler.length={self.length}"
             )
-        if self.steps % (self.length // self.block_length) or self.steps > self.length:
+        blocks = self.length // self.block_length
+        if self.steps % blocks or self.steps > self.length:
             raise ValueError(
-                f"sampler.steps={self.steps} must be a multiple of the "
-                f"{self.length // self.block_length} blocks and at most "
-                f"sampler.length={self.length}"
+                f"sampler.steps={self.steps} must be a multiple of the {blocks} blocks "
+                f"and at most sampler.length={self.length}"
             )
 
     @property
     def passes(self) -> int:
-        """Passes over a block."""
+        """Passes over a block, at most."""
         return self.steps * self.block_length // self.length
-
-    @property
-    def most_passes(self) -> int:
-        """Passes over a completion that touches one block more."""
-        return self.steps + self.passes
 
     def greedy(self) -> BlockDiffusion:
         """The same decoder at temperature 0: what evaluation uses."""
@@ -76,13 +76,12 @@ class BlockDiffusion:
 
     def draw(
         self, samples: int, generator: torch.Generator
-    ) -> Float[Tensor, "sample step two position"]:
+    ) -> Float[Tensor, "sample pass two completion_position"]:
         """All the randomness of `samples` completions, in sample order: slice it with the samples.
 
-        One uniform number per sample, pass and block position for the token, one for the order.
+        One uniform number per sample, pass over a block and token for the token, one for the order.
         """
-        shape = (samples, self.most_passes, 2, self.block_length)
-        return torch.rand(shape, generator=generator)
+        return torch.rand((samples, self.passes, 2, self.length), generator=generator)
 
     @torch.no_grad()
     def __call__(
@@ -90,59 +89,37 @@ class BlockDiffusion:
         policy: Policy,
         prompt_ids: Int[Tensor, "sample prompt_position"],
         prompt_mask: Bool[Tensor, "sample prompt_position"],
-        uniform: Float[Tensor, "sample step two position"],
+        uniform: Float[Tensor, "sample pass two completion_position"],
     ) -> Completions:
         """Complete left-padded prompts. Rows whose finished block holds an end token drop out.
 
-        Raises UserError for a model without blocks, with other ones, or with shifted logits.
+        Every row has its j-th block at the same time, wherever that is. UserError for a model that
+        has no blocks, has others, or predicts the token behind the one it reads.
         """
-        self._require(policy)
-        facts = policy.facts
-        completion = (len(prompt_ids), self.length)
-        ids = torch.cat([prompt_ids, prompt_ids.new_full(completion, facts.mask_token_id)], dim=1)
-        step = ids.new_full(completion, self.most_passes)
-        log_probability = torch.zeros(completion, device=ids.device)
-        reader = BlockReader(policy, ids, prompt_mask, self.block_length)
-        uniform = uniform.to(ids.device)
+        uniform = uniform.to(prompt_ids.device)
+        draft, reader = self._begin(policy, prompt_ids, prompt_mask)
+        layout = reader.layout
+        # counted from the block of the first new token
+        number = layout.block - layout.block[:, prompt_ids.shape[1]][:, None]
         quota = self.schedule(self.block_length, self.passes)
-        for block in range(reader.blocks):
-            for index in range(self.passes):
-                masked = reader.masked(block)
-                if not masked.any():  # a threshold may have finished the block early
-                    break
-                if not quota[index] and self.threshold is None:
-                    continue
-                rows, number = reader.rows, block * self.passes + index
-                token, confidence, log_token = propose(
-                    reader.logits(block, masked).float(),
-                    masked,
-                    uniform[rows, number],
-                    self.temperature,
-                    self.confidence,
-                    facts.mask_token_id,
-                )
-                commit = commit_mask(confidence, masked, quota[index], self.threshold)
-                row, slot = commit.nonzero(as_tuple=True)
-                column = reader.columns(block)[row, slot]
-                ids[rows[row], column] = token[commit]
-                place = (rows[row], column - prompt_ids.shape[1])
-                step[place] = number
-                log_probability[place] = log_token[commit]
-            reader.finish(block)
+        for current in range(int(number[:, -1].max()) + 1):
+            wanted = (number == current) & layout.real
+            block = first_columns(wanted[reader.rows], self.block_length)
+            self._write(reader, draft, block, uniform, quota)
+            ended = draft.holds(reader.rows, block, policy.facts.end_token_ids)
+            draft.close(reader.rows[ended], block[ended], policy.facts.pad_token_id)
+            reader.turn(block, draft.masked(reader.rows).any(-1))
             if not len(reader.rows):
                 break
-        found = ids[:, prompt_ids.shape[1] :]
-        unwritten = step == self.most_passes
-        return Completions(
-            found.masked_fill(unwritten, facts.pad_token_id),
-            step,
-            log_probability,
-            reader.rows_read / len(ids),
-        )
+        return draft.completions()
 
-    def _require(self, policy: Policy) -> None:
+    def _begin(
+        self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor
+    ) -> tuple[Draft, Reader]:
+        """An empty draft, and a reader that has read nothing."""
         facts = policy.facts
-        if not facts.block_length:
+        number = policy.blocks(prompt_mask, self.length)
+        if not facts.block_length or number is None:
             raise UserError(
                 "sampler=block: the model does not write block by block, take "
                 "sampler=semi_autoregressive"
@@ -154,3 +131,107 @@ class BlockDiffusion:
             )
         if facts.shift_logits:
             raise UserError("sampler=block: a model with shifted logits is not supported")
+        ids = pad(prompt_ids, (0, self.length), value=facts.mask_token_id)
+        real = pad(prompt_mask, (0, self.length), value=True)
+        width = prompt_ids.shape[1]
+        column = torch.arange(width, device=ids.device).expand(len(ids), -1)
+        # the end of a prompt that shares a block with new tokens is read with these
+        before = prompt_mask & (number[:, :width] < number[:, width:][:, :1])
+        prompt = Chosen(column, before)
+        draft = Draft(
+            ids,
+            torch.full_like(ids, -1),
+            torch.zeros(ids.shape, device=ids.device),
+            torch.zeros_like(ids[:, 0]),
+            width,
+            facts.mask_token_id,
+        )
+        layout = Layout(real, positions(real), number)
+        rows = torch.arange(len(ids), device=ids.device)
+        return draft, Reader(policy, layout, rows, prompt, Chosen(column[:, :0], before[:, :0]))
+
+    def _write(
+        self, reader: Reader, draft: Draft, block: Chosen, uniform: Tensor, quota: list[int]
+    ) -> None:
+        """Denoise a block of every row; one that is finished early costs nothing more."""
+        for index, due in enumerate(quota):
+            masked = draft.masked(reader.rows).gather(1, block.column) & block.real
+            chosen = masked.any(-1).nonzero()[:, 0]
+            if not len(chosen):
+                return
+            if not due and self.threshold is None:
+                continue
+            logits = reader.logits(draft.ids, block, masked, chosen)
+            rows, column, masked = reader.rows[chosen], block.column[chosen], masked[chosen]
+            place = (column - draft.prompt_length).clamp(min=0)
+            numbers = uniform[rows, index].gather(2, place[:, None].expand(-1, 2, -1))
+            facts = reader.policy.facts
+            token, confidence, log_token = propose(
+                logits.float(),
+                masked,
+                numbers,
+                self.temperature,
+                self.confidence,
+                facts.mask_token_id,
+            )
+            commit = commit_mask(confidence, masked, due, self.threshold)
+            row, offset = commit.nonzero(as_tuple=True)
+            where = (rows[row], column[row, offset])
+            draft.commit(where, token[commit], log_token[commit])
+            draft.passes[rows] += 1
+
+
+@plain_dataclass(frozen=True)
+class Draft:
+    """The texts of a batch while they are written: the tensors change.
+
+    step, log_probability: as in `Completions`, of the whole text; step -1 where nothing is decided.
+    passes: over each text so far.
+    """
+
+    ids: Int[Tensor, "sample column"]
+    step: Int[Tensor, "sample column"]
+    log_probability: Float[Tensor, "sample column"]
+    passes: Int[Tensor, " sample"]
+    prompt_length: int
+    mask_token_id: int
+
+    def masked(self, rows: Tensor) -> Bool[Tensor, "row column"]:
+        """Columns of the completions that are still to be written."""
+        masked = self.ids[rows] == self.mask_token_id
+        masked[:, : self.prompt_length] = False
+        return masked
+
+    def holds(self, rows: Tensor, block: Chosen, tokens: tuple[int, ...]) -> Bool[Tensor, " row"]:
+        """Whether what was written in a block has one of the tokens."""
+        own = block.real & (block.column >= self.prompt_length)
+        ids = self.ids[rows[:, None], block.column]
+        return (torch.isin(ids, ids.new_tensor(tokens)) & own).any(-1)
+
+    def commit(self, where: tuple[Tensor, Tensor], token: Tensor, log_probability: Tensor) -> None:
+        """Decide tokens in the present pass over their texts."""
+        self.ids[where] = token
+        self.step[where] = self.passes[where[0]]
+        self.log_probability[where] = log_probability
+
+    def close(self, rows: Tensor, block: Chosen, pad_token_id: int) -> None:
+        """End texts with a block: padding follows."""
+        last = block.column.masked_fill(~block.real, -1).amax(-1, keepdim=True)
+        column = torch.arange(self.ids.shape[1], device=rows.device)
+        self.ids[rows] = self.ids[rows].masked_fill(column > last, pad_token_id)
+
+    def completions(self) -> Completions:
+        """The finished texts."""
+        step = torch.where(self.step < 0, self.passes[:, None], self.step)
+        return Completions(
+            self.ids[:, self.prompt_length :],
+            step[:, self.prompt_length :],
+            self.log_probability[:, self.prompt_length :],
+            float(self.passes.double().mean()),
+        )
+
+
+def first_columns(wanted: Bool[Tensor, "row column"], count: int) -> Chosen:
+    """The first `count` wanted columns of every row, from left to right; others fill up."""
+    column = (~wanted).int().argsort(dim=-1, stable=True)[:, :count]
+    return Chosen(column, wanted.gather(1, column))
