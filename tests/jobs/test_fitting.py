@@ -113,6 +113,9 @@ def test_killed_inside_the_updates_of_a_phase_and_resumed(straight, tmp_path, st
     kill(tmp_path, step)
     train(small(tmp_path, *RUN, "ckpt_path=last"))
     equal_runs(straight, tmp_path)
+    left = tmp_path / "checkpoints"
+    assert not list(left.glob("*-v*"))  # as Lightning names a second file of a name
+    assert (left / "last.ckpt").resolve().name == "phase_00003.ckpt"
 
 
 def test_killed_twice_with_a_half_written_checkpoint(straight, tmp_path, caplog):
