@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -27,12 +27,8 @@ from stabledrl.config import register_resolvers, validate
 from stabledrl.errors import (
     ConfigurationError,
     UserError,
-    did_you_mean,
-    first_line,
-    listing,
-    one_line,
-    unknown_key,
 )
+from stabledrl.explanations import explain
 from stabledrl.fingerprint import resolved_hash
 from stabledrl.isolation import INTERRUPTED, Job, apart, is_interrupt
 from stabledrl.launch import ProcessFailed, is_first, places_of, started_by_others, together
@@ -222,40 +218,6 @@ def report(error: Exception, log_file: Path | None = None) -> str:
     hint = "" if wanted or expected else " (HYDRA_FULL_ERROR=1 shows the traceback)"
     print(f"error: {line}{hint}", file=sys.stderr, flush=True)
     return line
-
-
-def explain(error: BaseException) -> str:
-    """One line that says what is wrong and, where it can be told, what was probably meant."""
-    if isinstance(error, UserError | ProcessFailed):
-        return str(error)
-    # OmegaConf puts what a resolver raises into words of its own
-    kind, wrapped, words = first_line(error).partition(" raised while resolving interpolation: ")
-    if wrapped and kind == UserError.__name__:
-        return words
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        hint = did_you_mean(option, error.options)
-        options = f"options: {listing(error.options)}" if error.options else "the group is empty"
-        return f"{group}={option}: no such option{hint} ({options})"
-    if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': {first_line(error)}"
-    for source in (error.__cause__, error):
-        if isinstance(source, OmegaConfBaseException) and source.full_key:
-            return f"{source.full_key}: {_about_key(source)}"
-    if isinstance(error, OmegaConfBaseException | HydraException):
-        lines = [first_line(error), first_line(error.__cause__) if error.__cause__ else ""]
-        return ": ".join(filter(None, lines))
-    return f"{type(error).__name__}: {one_line(error)}"
-
-
-def _about_key(error: OmegaConfBaseException) -> str:
-    """Whether the key is unknown where it was looked for, or what else is wrong with it."""
-    parent = error.parent_node
-    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
-    if not known or str(error.key) in known:
-        return first_line(error)
-    told = unknown_key(str(error.key), known)
-    return told if "did you mean" in told else f"{told}; +key adds one its yaml leaves out"
 
 
 def _refuse_unknown_local(context: Any) -> None:

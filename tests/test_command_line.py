@@ -11,8 +11,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stabledrl.command_line import explain, report
+from stabledrl.command_line import report
 from stabledrl.errors import ConfigurationError, UserError
+from stabledrl.explanations import explain
 from tests.conftest import ROOT
 
 
@@ -172,3 +173,11 @@ def test_the_error_of_a_user_is_reported_as_it_is(capsys, tmp_path):
     assert capsys.readouterr().err == "error: no such file: x\n"
     assert log.read_text() == "error: no such file: x\n"
     assert explain(ConfigurationError(["a", "b"])).count("\n") == 2
+
+
+def test_a_launcher_without_its_plugin_is_told_by_name():
+    error = RuntimeError(
+        "Unknown plugin class : 'hydra_plugins.hydra_submitit_launcher.submitit_launcher.Slurm'"
+    )
+    line = "hydra/launcher: its plugin is not installed: pip install hydra-submitit-launcher"
+    assert explain(error) == line

@@ -9,7 +9,6 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stabledrl.command_line import explain
 from stabledrl.config import (
     build,
     print_config,
@@ -17,6 +16,7 @@ from stabledrl.config import (
     validate,
 )
 from stabledrl.errors import ConfigurationError, UserError, did_you_mean
+from stabledrl.explanations import explain
 
 register_resolvers()
 

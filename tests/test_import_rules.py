@@ -63,9 +63,11 @@ MAY_IMPORT = {
     "config": {"binding", "files", "rules", "schema", "errors", "directories", "fingerprint"},
     "isolation": {"errors"},
     "launch": {"errors", "isolation", "settings"},
+    "explanations": {"errors", "launch"},
     "command_line": {
         "config",
         "errors",
+        "explanations",
         "fingerprint",
         "isolation",
         "jobs",
@@ -74,7 +76,7 @@ MAY_IMPORT = {
     },
 }
 FRAMEWORKS = {"hydra", "lightning", "omegaconf", "wandb", "wandb_workspaces"}
-WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "command_line"}
+WITH_FRAMEWORKS = {"training", "jobs", "config", "fingerprint", "explanations", "command_line"}
 STANDARD_IN_FUNCTIONAL = {
     "__future__",
     "collections",

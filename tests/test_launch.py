@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stabledrl.command_line import explain
 from stabledrl.errors import ConfigurationError, UserError
+from stabledrl.explanations import explain
 from stabledrl.launch import ProcessFailed, is_first, started_by_others, together
 from tests.conftest import ROOT
 
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_is_named(tmp_path):
 TALK = """
 import os, sys
 from pathlib import Path
-from stabledrl.command_line import explain
+from stabledrl.explanations import explain
 from stabledrl.launch import together
 print(together(lambda: print("I am", os.environ["RANK"]), 2, Path(sys.argv[1]), explain))
 """
@@ -114,7 +114,7 @@ def test_what_others_print_is_kept_apart(tmp_path):
 SCRIPT = """
 import signal, sys, time
 from pathlib import Path
-from stabledrl.command_line import explain
+from stabledrl.explanations import explain
 from stabledrl.launch import together
 import os
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored

@@ -152,7 +152,7 @@ def test_every_trainer_is_configured(tmp_path, option):
 def test_slurm_gets_the_nodes_and_processes_of_the_trainer():
     register_resolvers()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        chosen = ["hydra/launcher=slurm", "trainer=fsdp", "trainer.devices=8"]
+        chosen = ["hydra/launcher=submitit_slurm", "trainer=fsdp", "trainer.devices=8"]
         cfg = compose("config", [*chosen, "trainer.num_nodes=4"], return_hydra_config=True)
     cfg.hydra.sweep.dir = "multirun/x"
     launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
@@ -165,5 +165,5 @@ def test_slurm_gets_the_nodes_and_processes_of_the_trainer():
 
 def test_slurm_settings_are_those_of_the_plugin():
     plugin = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
-    ours = OmegaConf.load(ROOT / "conf/hydra/launcher/slurm.yaml")
+    ours = OmegaConf.load(ROOT / "conf/hydra/launcher/submitit_slurm.yaml")
     assert set(ours) <= {field.name for field in dataclasses.fields(plugin.SlurmQueueConf)}
