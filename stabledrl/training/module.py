@@ -22,6 +22,7 @@ from stabledrl.policy import Policy
 from stabledrl.share import Share
 from stabledrl.training import checkpoints, processes
 from stabledrl.training.phases import Phase, PhaseCollector, PhaseDataset
+from stabledrl.training.resolution import warn_of_lost_steps
 from stabledrl.training.sharding import in_step, shard
 from stabledrl.training.spikes import Spikes
 from stabledrl.training.validation import Validation
@@ -77,6 +78,7 @@ class PolicyModule(pl.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser over all trainable parameters, its rate set at every step."""
         optimizer = self._optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        warn_of_lost_steps(optimizer)
         total = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: self._schedule(step, total))
         return {
