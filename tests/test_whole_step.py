@@ -1,14 +1,20 @@
 """The mean of several processes' gradients is the gradient of one, for every normalization."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from stabledrl.estimators.block_elbo import BlockElbo
+from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.mean_field import MeanField
 from stabledrl.functional import clipping, normalization
 from stabledrl.penalty import DivergencePenalty, divided, pooled
+from stabledrl.samplers.block import BlockDiffusion
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.training.phases import PhaseCollector, PhaseSettings
 from stabledrl.whole_step import over_processes
+from tests.block_policies import block_policy
 from tests.phases import (
     PER_TOKEN,
     SEQUENCE,
@@ -108,12 +114,20 @@ def test_without_the_other_processes_a_mean_over_the_step_is_another():
     assert float((halves - whole).abs().max()) > 1e-2 * float(whole.abs().max())
 
 
-def test_a_phase_is_the_same_whatever_the_number_of_processes():
+@pytest.mark.parametrize(
+    ("sampler", "estimator", "start", "policy"),
+    [
+        (SemiAutoregressive(LENGTH, 3, 4), Elbo(draws=2), tiny_policy, lively_policy),
+        (BlockDiffusion(LENGTH, 3, 4), BlockElbo(draws=2), *[partial(block_policy, 3)] * 2),
+    ],
+    ids=["bidirectional", "blocks"],
+)
+def test_a_phase_is_the_same_whatever_the_number_of_processes(sampler, estimator, start, policy):
     settings = PhaseSettings(8, 3, 2, prompts_per_batch=2, sampling_rows=5, drift_every=1)
-    sampler = SemiAutoregressive(length=LENGTH, block_length=3, steps=4)
     noisy = PER_TOKEN.__class__(PER_TOKEN.log_ratio, PER_TOKEN.score, noise_std=0.3)
-    collector = PhaseCollector(Digits(), sampler, algorithm(ratio=noisy), settings, seed=0)
-    start, policies = tiny_policy(), [lively_policy(), lively_policy()]
+    chosen = algorithm(ratio=noisy, estimator=estimator)
+    collector = PhaseCollector(Digits(), sampler, chosen, settings, seed=0)
+    start, policies = start(), [policy(), policy()]
 
     def collected(share):
         return collector(policies[share.rank], start, 3, share)
