@@ -156,6 +156,16 @@ def blocks_fit_together(cfg: Settings) -> Iterator[str]:
         )
 
 
+def flex_attention_has_a_gradient(cfg: Settings) -> Iterator[str]:
+    """PyTorch's flex_attention has a backward pass on GPUs alone."""
+    on_cpu = select(cfg, "trainer.accelerator") == "cpu"
+    if select(cfg, "attention.flex") and on_cpu and trains_on(cfg) is not None:
+        yield (
+            "attention.flex=true: flex_attention has no gradient on a CPU: take "
+            "attention.flex=false or trainer=gpu"
+        )
+
+
 def blocks_are_learned(cfg: Settings) -> Iterator[str]:
     """Lengths of blocks mean something to models that have blocks."""
     lengths, model = select(cfg, "job.block_lengths"), component(cfg, "model")
@@ -259,6 +269,7 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     model_is_decodable,
     blocks_fit_together,
     blocks_are_learned,
+    flex_attention_has_a_gradient,
     threshold_means_something,
     metric_is_measured,
     training_ends,

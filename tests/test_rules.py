@@ -325,6 +325,17 @@ def test_evaluation_asks_no_estimator():
     assert told(chosen) == []
 
 
+def test_flex_attention_trains_on_gpus():
+    chosen = {"attention.flex": True, "trainer.accelerator": "cpu"}
+    train = of_blocks(job="train.train")
+    assert told(BLOCKS | chosen | train) == [
+        "attention.flex=true: flex_attention has no gradient on a CPU: take attention.flex=false "
+        "or trainer=gpu"
+    ]
+    assert told(BLOCKS | chosen | of_blocks(job="score.score")) == []
+    assert told(BLOCKS | chosen | train | {"trainer.accelerator": "gpu"}) == []
+
+
 def test_lengths_of_blocks_are_for_models_with_blocks():
     lengths = {"job.block_lengths": [1, 2], **of_blocks(job="pretrain.pretrain")}
     assert told(BLOCKS | lengths) == []

@@ -163,6 +163,20 @@ def test_no_column_that_nobody_reads():
     assert short.ids.shape[1] == 8 + 0 + 4  # ends in its first block
 
 
+@pytest.mark.slow  # compiles
+@torch.no_grad()
+def test_flex_attention_scores_the_same():
+    policy = block_policy(4)
+    generator = torch.Generator().manual_seed(0)
+    completions = torch.randint(3, 20, (2, 12), generator=generator)
+    sequences = written(policy, [[5, 6, 7], [8] * 9], completions)
+    mask = torch.rand(2, 2, 12, generator=generator) < 0.6
+    expected = policy.log_likelihood(sequences, mask)
+    policy.attention = Staircase(flex=True)
+    found = policy.log_likelihood(sequences, mask)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_block_causal_models_do_not_do():
     policy = block_policy(4)
     sequences = written(policy, [[3] * 4], torch.full((1, 4), 5))
