@@ -164,6 +164,7 @@ def test_no_column_that_nobody_reads():
 
 
 @pytest.mark.slow  # compiles
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @torch.no_grad()
 def test_flex_attention_scores_the_same():
     policy = block_policy(4)
