@@ -42,21 +42,37 @@ def bert(folder: Path) -> Path:
     return folder
 
 
+# what model=sdar_8b chooses, and sizes that its blocks of four divide
+BLOCKS = (
+    "attention=staircase",
+    "sampler=block",
+    "sampler.length=8",
+    "sampler.block_length=4",
+    "sampler.steps=4",
+    "estimator=block_elbo",
+)
+
+
 def configured(directory: Path, option: str, path: Path, *overrides: str) -> DictConfig:
     """A small run of the real model=option on a checkpoint."""
-    cfg = small(directory, *overrides)
-    cfg.model = OmegaConf.load(ROOT / f"conf/model/{option}.yaml")
+    cfg = small(directory, *(BLOCKS if option == "sdar_8b" else ()), *overrides)
+    chosen = OmegaConf.load(ROOT / f"conf/model/{option}.yaml")
+    cfg.model = chosen.get("model", chosen)
     cfg.model.path, cfg.model.dtype = str(path), "float32"
     return cfg
 
 
 def published(option: str, directory: Path) -> Path:
     """A tiny checkpoint for model=option: a golden one, or a BERT made in the directory."""
-    golden = {"llada_8b": GOLDEN / "llada", "dream_7b": GOLDEN / "dream"}
+    golden = {
+        "llada_8b": GOLDEN / "llada",
+        "dream_7b": GOLDEN / "dream",
+        "sdar_8b": GOLDEN / "sdar",
+    }
     return golden.get(option) or bert(directory / "bert")
 
 
-@pytest.fixture(params=["llada_8b", "dream_7b", "masked_lm"])
+@pytest.fixture(params=["llada_8b", "dream_7b", "sdar_8b", "masked_lm"])
 def checkpoint(request, tmp_path) -> tuple[str, Path]:
     return request.param, published(request.param, tmp_path)
 
@@ -82,13 +98,14 @@ def test_a_checkpoint_trains_is_saved_in_its_format_and_evaluates(checkpoint, tm
     assert evaluate(again, split="test", prompts=2, **GREEDY) is not None
 
 
-def test_a_resumed_run_equals_one_without_interruption(tmp_path):
+@pytest.mark.parametrize("option", ["llada_8b", "sdar_8b"])
+def test_a_resumed_run_equals_one_without_interruption(tmp_path, option):
     whole, half = tmp_path / "whole", tmp_path / "half"
-    path = GOLDEN / "llada"
+    path = published(option, tmp_path)
     two = ("trainer.max_epochs=2", "scheduler=constant")
-    train(configured(whole, "llada_8b", path, *two))
-    train(configured(half, "llada_8b", path, "trainer.max_epochs=1", "scheduler=constant"))
-    train(configured(half, "llada_8b", path, *two, "ckpt_path=last"))
+    train(configured(whole, option, path, *two))
+    train(configured(half, option, path, "trainer.max_epochs=1", "scheduler=constant"))
+    train(configured(half, option, path, *two, "ckpt_path=last"))
     one, other = (load_file(place / "model/model.safetensors") for place in (whole, half))
     assert all(one[name].equal(other[name]) for name in one)
 
