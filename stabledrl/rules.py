@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 
+from stabledrl.block_rules import BLOCK_RULES
 from stabledrl.errors import did_you_mean, listing
 from stabledrl.objective_rules import OBJECTIVE_RULES
 from stabledrl.settings import (
@@ -120,62 +121,6 @@ def sharded_weights_are_trained(cfg: Settings) -> Iterator[str]:
         )
 
 
-def model_is_decodable(cfg: Settings) -> Iterator[str]:
-    """A model may load without anybody sampling from it or scoring with it."""
-    model, job = component(cfg, "model"), component(cfg, "job")
-    if not getattr(model, "decodable", True) and getattr(job, "loads_model", True):
-        yield (
-            f"model._target_={select(cfg, 'model._target_')}: sampling from it or scoring with it "
-            "is not supported yet: take another model (model=sdar_8b, llada_8b, …)"
-        )
-
-
-def blocks_fit_together(cfg: Settings) -> Iterator[str]:
-    """Attention, sampler and estimator are for models that write block by block, or for others."""
-    model, job = component(cfg, "model"), component(cfg, "job")
-    if model is None or not getattr(job, "loads_model", True):
-        return
-    blocks = getattr(model, "block_causal", False)
-    choices = {"attention": "staircase", "sampler": "block"}
-    others = {"attention": "bidirectional", "sampler": "semi_autoregressive"}
-    for group, choice in (choices if blocks else others).items():
-        chosen = component(cfg, group)
-        if chosen is not None and getattr(chosen, "of_blocks", False) != blocks:
-            kind = "writes block by block" if blocks else "does not write block by block"
-            yield (
-                f"{group}={chosen.__name__} is not for model={select(cfg, 'model._target_')}, "
-                f"which {kind}: take {group}={choice}"
-            )
-    estimator = component(cfg, "estimator")
-    scores = trains_on(cfg) is not None or getattr(job, "scores_texts", False)
-    if blocks and scores and estimator and not getattr(estimator, "takes_blocks", False):
-        yield (
-            f"estimator={estimator.__name__} hides tokens of the whole completion, and "
-            f"model={select(cfg, 'model._target_')} writes block by block: take "
-            "estimator=block_elbo, trajectory or exact"
-        )
-
-
-def flex_attention_has_a_gradient(cfg: Settings) -> Iterator[str]:
-    """PyTorch's flex_attention has a backward pass on GPUs alone."""
-    on_cpu = select(cfg, "trainer.accelerator") == "cpu"
-    if select(cfg, "attention.flex") and on_cpu and trains_on(cfg) is not None:
-        yield (
-            "attention.flex=true: flex_attention has no gradient on a CPU: take "
-            "attention.flex=false or trainer=gpu"
-        )
-
-
-def blocks_are_learned(cfg: Settings) -> Iterator[str]:
-    """Lengths of blocks mean something to models that have blocks."""
-    lengths, model = select(cfg, "job.block_lengths"), component(cfg, "model")
-    if lengths and model is not None and not getattr(model, "block_causal", False):
-        yield (
-            f"job.block_lengths={lengths}: model={select(cfg, 'model._target_')} does not write "
-            "block by block: take model=tiny_block or job.block_lengths=null"
-        )
-
-
 def threshold_means_something(cfg: Settings) -> Iterator[str]:
     """A threshold compares confidences with a probability."""
     threshold, confidence = select(cfg, "sampler.threshold"), component(cfg, "sampler.confidence")
@@ -258,6 +203,7 @@ def optimizer_accepts_its_numbers(cfg: Settings) -> Iterator[str]:
 
 RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     *OBJECTIVE_RULES,
+    *BLOCK_RULES,
     group_has_a_baseline,
     blocks_divide,
     steps_fit,
@@ -266,10 +212,6 @@ RULES: tuple[Callable[[Settings], Iterator[str]], ...] = (
     phase_divides,
     sharded_forwards_are_equal,
     sharded_weights_are_trained,
-    model_is_decodable,
-    blocks_fit_together,
-    blocks_are_learned,
-    flex_attention_has_a_gradient,
     threshold_means_something,
     metric_is_measured,
     training_ends,

@@ -291,7 +291,7 @@ BIDIRECTIONAL = of_blocks(
     model="tiny.load",
     attention="bidirectional.Bidirectional",
     sampler="semi_autoregressive.SemiAutoregressive",
-    estimator="elbo.Elbo",
+    estimator="coupled.Coupled",
 )
 BLOCKS = of_blocks(
     model="sdar.load",
@@ -310,7 +310,7 @@ def test_blocks_fit_together(group, job):
         assert told(right | chosen) == []
         lines = told(right | chosen | {key: wrong[key]})
         if group == "estimator" and right is BIDIRECTIONAL:
-            assert lines == []  # its completion is one block
+            assert lines == []  # a completion is one block
             continue
         (line,) = lines
         assert line.startswith(f"{group}={wrong[key].rpartition('.')[2]}")
@@ -321,8 +321,19 @@ def test_blocks_fit_together(group, job):
 
 
 def test_evaluation_asks_no_estimator():
-    chosen = BLOCKS | of_blocks(job="evaluate.evaluate", estimator="elbo.Elbo")
+    chosen = BLOCKS | of_blocks(job="evaluate.evaluate", estimator="coupled.Coupled")
     assert told(chosen) == []
+
+
+@pytest.mark.parametrize("name", ["elbo.Elbo", "mean_field.MeanField", "exact.Exact"])
+def test_estimators_that_hide_within_blocks(name):
+    train = of_blocks(job="train.train", estimator=name)
+    assert told(BLOCKS | train) == []
+    masked = {"masking.pattern._target_": "stabledrl.functional.masking.block_random"}
+    line = told(BLOCKS | train | masked)[-1]
+    assert line.startswith("masking.pattern=block_random hides tokens of the whole completion")
+    (line,) = told(BLOCKS | train | {"estimator.prompt_mask_probability": 0.15})
+    assert line.startswith("estimator.prompt_mask_probability=0.15: model=stabledrl.models.sdar")
 
 
 def test_flex_attention_trains_on_gpus():

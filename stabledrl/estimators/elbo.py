@@ -9,11 +9,15 @@ from annotated_types import Gt
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from stabledrl.declarations import declares
+from stabledrl.estimators.block_elbo import BlockElbo
 from stabledrl.estimators.draws import averaged_draws, weighted_likelihood
 from stabledrl.functional.masking import Masking, uniform
+from stabledrl.functional.strata import independent_levels
 from stabledrl.types import Corruption, Likelihood, Scorer, Sequences
 
 
+@declares(takes_blocks=True)
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
 class Elbo:
     """L̂ = mean over K draws of (L/m)·Σ_{masked k} log p(y_k | corrupted), m uniform on {1..L}.
@@ -23,6 +27,9 @@ class Elbo:
     chosen block, of those after it and of those perturbed before it, and neither m nor the places
     follow the law behind J; what the sampler would meet is scored instead. In nats.
 
+    Of a model that writes block by block it is the sum of the blocks' ELBOs, each with an m of its
+    own (`BlockElbo` with `independent_levels`); it takes no other masking than uniform.
+
     draws: K. masking: which tokens a draw hides.
     """
 
@@ -30,7 +37,16 @@ class Elbo:
     masking: Masking = uniform
 
     def draw(self, sequences: Sequences, group_size: int, generator: torch.Generator) -> Corruption:
-        """K masks per sample; each scored token weighs L/(K·m)."""
+        """K masks per sample; each scored token weighs L/(K·m).
+
+        ValueError for another masking than uniform of a model that writes block by block.
+        """
+        if sequences.block is not None:
+            if getattr(self.masking, "func", self.masking) is not uniform:
+                raise ValueError(
+                    "masking: a model that writes block by block takes masking=uniform"
+                )
+            return BlockElbo(self.draws, independent_levels).draw(sequences, group_size, generator)
         return averaged_draws(self.masking, self.draws, sequences, generator)
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:

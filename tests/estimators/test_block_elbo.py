@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from stabledrl.attention.block_separate import BlockSeparate
 from stabledrl.estimators.block_elbo import BlockElbo
 from stabledrl.estimators.elbo import Elbo
 from stabledrl.estimators.exact import Exact
+from stabledrl.estimators.mean_field import MeanField
 from stabledrl.estimators.trajectory import Trajectory
 from stabledrl.functional.enumeration import order_averaged_elbo, random_order_log_likelihood
+from stabledrl.functional.masking import block_random
 from stabledrl.functional.strata import independent_levels, shared_levels, stratified_levels
 from tests.block_policies import block_policy, written
 from tests.estimators.outcomes import generator, scripted, total_weight
@@ -116,6 +119,27 @@ def test_strata_are_spread_over_draws_and_blocks():
             torch.testing.assert_close(of_block.diff(), torch.full((2,), 1 / 3).double())
     assert torch.equal(*shared_levels(2, 3, 2, generator()).unbind(-1))
     assert len(independent_levels(2, 3, 4, generator()).unique()) == 24
+
+
+def test_the_elbo_of_a_model_with_blocks_is_drawn_block_by_block():
+    sequences = written(block_policy(3), PROMPTS, IDS)
+    uniform = BlockElbo(draws=2, levels=independent_levels)
+    ours, theirs = (it.draw(sequences, 1, generator()) for it in (Elbo(draws=2), uniform))
+    assert torch.equal(ours.mask, theirs.mask)
+    assert torch.equal(ours.weight, theirs.weight)
+    with pytest.raises(ValueError, match="takes masking=uniform"):
+        Elbo(masking=partial(block_random, block_length=2)).draw(sequences, 1, generator())
+
+
+@torch.no_grad()
+def test_the_mean_field_of_a_block_stands_behind_clean_ones():
+    policy = block_policy(3)
+    sequences, estimator = written(policy, PROMPTS, IDS), MeanField(0.0)
+    value = estimator(policy, sequences, estimator.draw(sequences, 1, generator())).token_value
+    policy.attention = BlockSeparate()
+    everything = torch.ones_like(IDS) > 0
+    expected = policy.log_likelihood(sequences, everything)
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

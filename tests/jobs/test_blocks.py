@@ -24,6 +24,7 @@ BLOCKS = ("model=tiny_block", "sampler.block_length=3", "sampler.steps=4")
     [
         ("algorithm=stabledrl_block",),
         ("algorithm=grpo_block", "estimator.draws=2"),
+        ("algorithm=stabledrl_positive",),
         ("algorithm=trace_rl", "group_filter.lowest=0.0"),
         ("algorithm=stabledrl", "estimator=exact", "masking.pairing=shared"),
         ("algorithm=stabledrl_block", "attention=block_separate", "attention.origin=response"),
@@ -91,7 +92,7 @@ def test_texts_are_scored_in_blocks(tmp_path):
 
 def test_what_does_not_go_together_is_told_at_once(tmp_path):
     for chosen, line in (
-        ((*BLOCKS, "estimator=elbo"), "take estimator=block_elbo, trajectory or exact"),
+        ((*BLOCKS, "estimator=coupled"), "take estimator=block_elbo, elbo, mean_field, traj"),
         ((*BLOCKS, "attention=bidirectional"), "take attention=staircase"),
         (("attention=staircase",), "take attention=bidirectional"),
         (("sampler=block",), "take sampler=semi_autoregressive"),
