@@ -45,4 +45,4 @@ class Bidirectional:
             torch.cat([rows.prompt_mask, torch.ones_like(wanted)], dim=1),
             torch.cat([torch.zeros_like(rows.prompt_mask), wanted], dim=1),
         )
-        return true_token_log_probability(logits, sequences, scored)
+        return true_token_log_probability(logits, sequences.completion_ids, scored)

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as configured
 from torch import Tensor
-from torch.nn.functional import pad
 
 from stabledrl.attention.views import (
     Denoiser,
@@ -42,8 +41,7 @@ class BlockSeparate:
 
     def blocks(self, prompt_mask: Tensor, completion_length: int, block_length: int) -> Tensor:
         """As `Attention` says."""
-        real = pad(prompt_mask, (0, completion_length), value=True)
-        return block_numbers(positions(real), prompt_mask.sum(-1), block_length, self.origin)
+        return block_numbers(prompt_mask, completion_length, block_length, self.origin)
 
     def log_likelihood(
         self, policy: Denoiser, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None
@@ -79,4 +77,4 @@ class BlockSeparate:
         logits = policy(
             torch.cat([rows.prompt_ids, completion], dim=1)[:, text], real, wanted[:, text], view
         )
-        return true_token_log_probability(logits, sequences, scored)
+        return true_token_log_probability(logits, sequences.completion_ids, scored)

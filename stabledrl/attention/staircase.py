@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as configured
 from torch import Tensor
-from torch.nn.functional import pad
 
 from stabledrl.attention.views import (
     Denoiser,
@@ -48,8 +47,7 @@ class Staircase:
 
     def blocks(self, prompt_mask: Tensor, completion_length: int, block_length: int) -> Tensor:
         """As `Attention` says."""
-        real = pad(prompt_mask, (0, completion_length), value=True)
-        return block_numbers(positions(real), prompt_mask.sum(-1), block_length, self.origin)
+        return block_numbers(prompt_mask, completion_length, block_length, self.origin)
 
     def log_likelihood(
         self, policy: Denoiser, sequences: Sequences, mask: Tensor, prompt_mask: Tensor | None
@@ -61,11 +59,11 @@ class Staircase:
         mask_of = flexible if self.flex else dense
         view = View(packed.position, mask_of(staircase(packed.columns), shape, device))
         logits = policy(packed.ids, packed.columns.real, packed.wanted, view)
-        scored = mask & sequences.completion_mask
         # the logits come sample by sample, their draws one after the other
-        order = torch.arange(scored.numel(), device=device).view_as(scored)
-        ranked = order.transpose(0, 1)[scored.transpose(0, 1)].argsort()
-        return true_token_log_probability(logits[ranked], sequences, scored)
+        scored = (mask & sequences.completion_mask).transpose(0, 1)
+        return true_token_log_probability(
+            logits, sequences.completion_ids[:, None], scored
+        ).transpose(0, 1)
 
 
 @dataclass(frozen=True)

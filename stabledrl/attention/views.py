@@ -80,12 +80,11 @@ class Attention(Protocol):
 
 def true_token_log_probability(
     logits: Float[Tensor, "scored vocabulary"],
-    sequences: Sequences,
-    scored: Bool[Tensor, "draw sample completion_position"],
-) -> Float[Tensor, "draw sample completion_position"]:
-    """Log-probabilities of the true tokens at the scored places, 0 elsewhere."""
-    tokens = sequences.completion_ids.expand_as(scored)[scored]
-    values = token_log_probability(logits, tokens)
+    ids: Int[Tensor, "*#shape"],
+    scored: Bool[Tensor, "*shape"],
+) -> Float[Tensor, "*shape"]:
+    """Log-probabilities of the true tokens at the scored places, 0 elsewhere (nats)."""
+    values = token_log_probability(logits, ids.expand_as(scored)[scored])
     return values.new_zeros(scored.shape).masked_scatter(scored, values)
 
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.functional import pad
 
 Origin: TypeAlias = Literal["absolute", "response"]
 # (row, query column, key column) -> whether the query sees the key; indices that broadcast
@@ -41,18 +42,19 @@ def positions(token_mask: Bool[Tensor, "row column"]) -> Int[Tensor, "row column
 
 
 def block_numbers(
-    position: Int[Tensor, "row column"],
-    prompt_length: Int[Tensor, " row"],
+    prompt_mask: Bool[Tensor, "row prompt_column"],
+    completion_length: int,
     block_length: int,
     origin: Origin,
 ) -> Int[Tensor, "row column"]:
-    """Block of every position of a text.
+    """Block of every token of left-padded prompts and the completions behind them.
 
     Formula: ⌊i/B⌋ with `absolute`, the grid in which SDAR (arXiv 2510.06303) decodes: the end of
     the prompt may share a block with the first answer tokens. ⌊(i − P)/B⌋ with `response`, in which
     TraceRL (arXiv 2509.06949) trains: the prompt's blocks are negative.
     """
-    first = prompt_length[:, None] if origin == "response" else 0
+    position = positions(pad(prompt_mask, (0, completion_length), value=True))
+    first = prompt_mask.sum(-1, keepdim=True) if origin == "response" else 0
     return (position - first).div(block_length, rounding_mode="floor")
 
 

@@ -69,14 +69,13 @@ def test_cached_queries_are_the_last_rows_of_the_mask():
 
 def test_grids_of_blocks():
     # prompt of 3 (one column of padding) and 4 tokens, blocks of 2
-    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]) > 0
-    place, length = positions(mask), torch.tensor([3, 4])
-    assert place.tolist() == [[0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
-    absolute = block_numbers(place, length, 2, "absolute")
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]) > 0
+    assert positions(mask).tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
+    absolute = block_numbers(mask, 2, 2, "absolute")
     # the prompt's third token shares block 1 with the first token of the answer
     assert absolute[0, 1:].tolist() == [0, 0, 1, 1, 2]
     assert absolute[1].tolist() == [0, 0, 1, 1, 2, 2]
-    response = block_numbers(place, length, 2, "response")
+    response = block_numbers(mask, 2, 2, "response")
     assert response[0, 1:].tolist() == [-2, -1, -1, 0, 0]
     assert response[1].tolist() == [-2, -2, -1, -1, 0, 0]
 
