@@ -94,8 +94,8 @@ def _write(figure: Figure, path: Path, title: str, caption: str) -> Drawing:
 
 
 def _page(runs: Sequence[Run], panels: Sequence[Panel], styles: Mapping[str, Style]) -> Figure:
-    """Panels in a grid, the legend below them."""
-    columns = min(4, len(panels))
+    """Panels in a grid as wide as high, the legend below them."""
+    columns = math.ceil(math.sqrt(len(panels)))
     rows = math.ceil(len(panels) / columns)
     handles = list(_legend(runs, styles))
     longest = max(len(str(handle.get_label())) for handle in handles)

@@ -65,6 +65,14 @@ PANELS = (
         "Largest log importance ratio of the phase, unclamped.",
     ),
     Panel(
+        "noise_std",
+        "train/ratio/noise_std",
+        "Noise of the log-ratio",
+        "nats",
+        "Standard deviation of log-ratios at a phase's first update, where no weight has moved: "
+        "noise of the estimator alone.",
+    ),
+    Panel(
         "ess",
         "train/ess",
         "Effective sample size",

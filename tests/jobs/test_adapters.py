@@ -43,7 +43,7 @@ def numbers(directory: Path, key: str) -> list[float]:
     return [float(row[key]) for row in rows(directory) if key in row]
 
 
-@pytest.mark.parametrize("option", ["llada_8b", "dream_7b", "masked_lm"])
+@pytest.mark.parametrize("option", ["llada_8b", "dream_7b", "sdar_8b", "masked_lm"])
 def test_an_adapter_trains_and_the_rest_stays(option, tmp_path):
     path = published(option, tmp_path)
     train(lora(tmp_path / "run", *LONGER, option=option, path=path))

@@ -55,6 +55,15 @@ def test_both_attentions_train_alike(tmp_path):
             assert float(value) == pytest.approx(float(second[key]), rel=1e-4, abs=1e-5), key
 
 
+def test_scoring_few_rows_at_a_time_changes_nothing(tmp_path):
+    kept = ("algorithm=stabledrl_block", "estimator.draws=2", "kl=k2", "kl.coefficient=0.1")
+    for name, limit in (("whole", "null"), ("chunks", "2")):
+        train(small(tmp_path / name, *BLOCKS, *kept, f"rollout.training_rows={limit}"))
+    one, other = (load_file(tmp_path / n / "model/model.safetensors") for n in ("whole", "chunks"))
+    for name, weights in one.items():
+        assert other[name].allclose(weights, rtol=1e-4, atol=1e-6), name
+
+
 def test_a_run_that_is_taken_up_again_is_the_same(tmp_path):
     two = ("trainer.max_epochs=2", "scheduler=constant", "algorithm=stabledrl_block")
     train(small(tmp_path / "whole", *BLOCKS, *two))
