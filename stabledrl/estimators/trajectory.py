@@ -30,7 +30,7 @@ class Trajectory:
     does not depend on the tokens). With draws = K only K groups are scored, chosen at random for
     each completion and weighted by (number of groups)/K: unbiased, and as cheap as K draws of an
     ELBO. Of a model that writes block by block, the groups of all blocks are scored side by side:
-    copy t holds group t of every block.
+    copy t holds group t of every block, or the t-th of those chosen in it.
 
     shrink: neighbouring passes scored from the state before the first of them (TraceRL: 1 for block
     diffusion, 8 for full attention): as many times fewer groups, and a bias.
@@ -55,29 +55,28 @@ class Trajectory:
         scored = (group == groups) & counted
         never = torch.iinfo(sequences.step.dtype).max
         begin = per_block(torch.where(scored, sequences.step, never), block, "amin")
-        weight = scored.float()
-        if self.draws is not None:
-            noise = torch.rand(counted.shape, generator=generator).to(group.device)
-            weight = weight * self._chosen(scored, block, noise)
-        return Corruption(sequences.step >= begin, weight)
+        mask, weight = sequences.step >= begin, scored.float()
+        if self.draws is None:
+            return Corruption(mask, weight)
+        noise = torch.rand(counted.shape, generator=generator).to(group.device)
+        chosen, number = self._chosen(scored, block, noise)
+        share = number / number.clamp(min=1, max=self.draws)
+        return Corruption(mask.gather(0, chosen), weight.gather(0, chosen) * share)
 
     def _chosen(
         self,
         scored: Bool[Tensor, "group sample position"],
         block: Int[Tensor, "sample position"],
         noise: Float[Tensor, "sample position"],
-    ) -> Float[Tensor, "group sample position"]:
-        """(number of groups)/K for the K groups of least noise of every block, else 0."""
+    ) -> tuple[Int[Tensor, "draw sample position"], Int[Tensor, "sample position"]]:
+        """The K groups of least noise of every block, and how many groups the block has."""
         filled = per_block(scored.long(), block, "amax") > 0
         # a group's noise is that of a token: of the first one of its block, of the second, …
         place = torch.arange(block.shape[1], device=block.device).expand_as(block)
         groups = torch.arange(len(scored), device=block.device)[:, None, None]
         at = (per_block(place, block, "amin") + groups).clamp(max=block.shape[1] - 1)
         own = noise.expand_as(at).gather(2, at)
-        rank = own.masked_fill(~filled, 2.0).argsort(0).argsort(0)
-        number = filled.sum(0)
-        taken = number.clamp(max=self.draws)
-        return (rank < taken) * (number / taken.clamp(min=1))
+        return own.masked_fill(~filled, 2.0).argsort(0)[: self.draws], filled.sum(0)
 
     def __call__(self, policy: Scorer, sequences: Sequences, corruption: Corruption) -> Likelihood:
         """One forward pass over as many rows as there are scored groups."""
