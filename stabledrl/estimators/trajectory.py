@@ -59,8 +59,8 @@ class Trajectory:
         if self.draws is None:
             return Corruption(mask, weight)
         noise = torch.rand(counted.shape, generator=generator).to(group.device)
-        chosen, number = self._chosen(scored, block, noise)
-        share = number / number.clamp(min=1, max=self.draws)
+        chosen, available = self._chosen(scored, block, noise)
+        share = available / available.clamp(min=1, max=self.draws)
         return Corruption(mask.gather(0, chosen), weight.gather(0, chosen) * share)
 
     def _chosen(

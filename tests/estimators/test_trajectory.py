@@ -113,7 +113,8 @@ def test_drawn_groups_weigh_as_much_as_all_of_them_in_the_mean(draws: int) -> No
     everything = Trajectory().draw(by_hand(), 1, generator())
     corruption = Trajectory(draws=draws).draw(by_hand()[copies], 1, generator())
     taken = min(draws, 3)
-    assert corruption.weight.any(-1).shape == (taken, 6000) and corruption.weight.any(-1).all()
+    assert corruption.weight.any(-1).shape == (taken, 6000)
+    assert corruption.weight.any(-1).all()
     # the copy of a group is masked as that group is
     same = ((corruption.weight[:, None] > 0) == (everything.weight > 0)).all(-1).long().argmax(1)
     assert torch.equal(corruption.mask, everything.mask[:, 0][same])
