@@ -1,20 +1,22 @@
 """Running a Python program that nobody has read, shut in as far as the system allows.
 
-Linux with user namespaces: no network, every file read-only, an empty directory in memory to write
-to; no other processes, no home and no sockets of daemons in sight. Everywhere (POSIX): limits on
-processor time, memory, files and output, an environment with nothing in it, a wall-clock limit, and
-no process left behind. What it is not: a virtual machine. The program shares the kernel and may
-read what this user may read, the home and /proc excepted.
+Everywhere (POSIX): limits on processor time, memory, files and output, an environment with nothing
+in it and a wall-clock limit. Linux with user namespaces: no network, an empty directory in memory
+to write to, nothing else in sight but Python and the system's libraries, read-only (no home, no
+processes, no sockets of daemons), and no process left behind. What it is not: a virtual machine,
+as the program shares the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +28,9 @@ CHILD = Path(__file__).with_name("sandbox_child.py")
 WRITABLE = 64 << 20  # bytes in its directory
 OUTPUT = 1 << 20  # bytes of standard output; also the largest file
 PROCESSES, FILES = 32, 64
+# what a program of the system needs, where it is there
+SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 GRACE_S = 1.0  # wall-clock seconds beyond twice the processor time: start, a busy machine
 
 
@@ -62,6 +67,7 @@ def run_program(source: str, standard_input: str, limits: Limits) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="stabledrl-") as folder:
         place = Path(folder)
         (place / "inside").mkdir()
+        (place / "root").mkdir()
         (place / "program.py").write_text(source, encoding="utf-8", errors="replace")
         (place / "input").write_text(standard_input, encoding="utf-8", errors="replace")
         with (place / "input").open("rb") as given, (place / "output").open("w+b") as output:
@@ -82,11 +88,12 @@ def run_program(source: str, standard_input: str, limits: Limits) -> Outcome:
 
 
 def _command(place: Path, limits: Limits) -> list[str]:
-    seconds = max(1, round(limits.seconds))
+    seconds = math.ceil(limits.seconds)  # whole ones; never less than was asked for
     settings = {
+        "root": str(place / "root"),
+        "visible": [*visible(), str(place / "program.py")],
         "directory": str(place / "inside"),
         "size": WRITABLE,
-        "hidden": _hidden(place),
         "required": limits.isolation,
         "limits": {
             "CPU": seconds,
@@ -97,23 +104,25 @@ def _command(place: Path, limits: Limits) -> list[str]:
             "CORE": 0,
         },
     }
-    python = [sys.executable, "-I", "-S"]
+    # not the link of a virtual environment, which would have to be in sight too
+    python = [str(Path(sys.executable).resolve()), "-I", "-S"]
     return [*python, str(CHILD), json.dumps(settings), *python, "-B", str(place / "program.py")]
 
 
-def _hidden(place: Path) -> list[str]:
-    """Folders that a program must not see, as far as neither Python nor its own place is inside."""
-    needed = [Path(sys.executable).resolve(), Path(sys.prefix), Path(sys.base_prefix), place]
-    folders = [Path("/proc"), Path("/run"), Path.home().resolve()]
-    return [
-        str(folder)
-        for folder in folders
-        if folder.is_dir() and not any(path.is_relative_to(folder) for path in needed)
-    ]
+@lru_cache(maxsize=1)
+def visible() -> tuple[str, ...]:
+    """What a program sees besides itself: system, Python, standard library, each where it is."""
+    interpreter = Path(sys.executable).resolve()
+    of_base = {"platbase": sys.base_exec_prefix}  # and not of a virtual environment
+    library = [sysconfig.get_path(name, vars=of_base) for name in ("stdlib", "platstdlib")]
+    shared = sysconfig.get_config_var("LIBDIR")  # of libpython, and of what came with Python
+    python = [str(interpreter), *library, *([shared] if shared else [])]
+    found = [path for path in (*SYSTEM, *DEVICES, *python) if Path(path).exists()]
+    return tuple(sorted(set(found), key=len))  # a folder before what is inside
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code, None after the time is over; then, and in any case, nothing runs on."""
+    """The exit code, None after the time is over. Its group ends, and with it its namespaces."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

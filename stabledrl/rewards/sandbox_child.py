@@ -1,10 +1,11 @@
-"""Shuts itself in, then becomes the program it is given. Run by `stabledrl.rewards.sandbox` only.
+"""Shuts itself in, then starts the program it is given. Run by `stabledrl.rewards.sandbox` only.
 
     python -I sandbox_child.py settings-as-JSON command…
 
-In this order: a namespace of its own for users, network, processes and mounts (Linux), in which
-everything is read-only but an empty directory in memory; resource limits; no further privileges;
-then the command. Standard library only, nothing of this package: it runs without it.
+In this order: namespaces of its own for users, network, processes and mounts, whose root is an
+empty one that shows a few read-only paths and a directory in memory (Linux); a first process of
+them, with which all others end; resource limits; no further privileges; then the command. Standard
+library only, nothing of this package: it runs without it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 
 NEW_MOUNTS, NEW_MESSAGES, NEW_USER = 0x00020000, 0x08000000, 0x10000000
 NEW_PROCESSES, NEW_NETWORK = 0x20000000, 0x40000000
-PRIVATE, RECURSIVE = 1 << 18, 1 << 14
+BIND, PRIVATE, RECURSIVE, DETACH = 1 << 12, 1 << 18, 1 << 14, 2
 NO_SUID_DEVICES = 2 | 4
 MOUNT_SETATTR, HERE, ATTRIBUTES_RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1
-DIE_WITH_PARENT, NO_NEW_PRIVILEGES = 1, 38
+DIE_WITH_PARENT, DUMPABLE, NO_NEW_PRIVILEGES = 1, 4, 38
 INSIDE = 1000  # user inside; anybody but 0, whom the start of a program would leave all rights
 NOT_ISOLATED = 97  # exit code
 
@@ -45,29 +46,56 @@ def called(function: Any, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def isolate(directory: str, size: int, hidden: list[str]) -> None:
-    """Own namespaces; all mounts read-only, `directory` and the hidden ones empty. OSError if not.
+def isolate(root: str, visible: list[str], directory: str, size: int) -> None:
+    """Own namespaces with nothing but `visible` (read-only) and `directory`. OSError if not.
 
-    hidden: where processes, sockets of daemons (read-only mounts let them be used) and keys are.
+    root: an empty folder, the place where the new root is built. size: bytes of `directory`.
     """
     library = ctypes.CDLL(None, use_errno=True)
+    enter_namespaces(library)
+    called(library.mount, None, b"/", None, PRIVATE | RECURSIVE, None)
+    called(library.mount, b"tmpfs", root.encode(), b"tmpfs", NO_SUID_DEVICES, b"size=1m,mode=755")
+    for path in visible:
+        show(library, path, root + path)
+    os.makedirs(root + directory)
+    attributes = Attributes(set=READ_ONLY)
+    flags = ctypes.c_uint(ATTRIBUTES_RECURSIVE)
+    size_of = ctypes.c_size_t(ctypes.sizeof(attributes))
+    setattr_call = ctypes.c_long(MOUNT_SETATTR)
+    pointer = ctypes.byref(attributes)
+    called(library.syscall, setattr_call, HERE, root.encode(), flags, pointer, size_of)
+    options = f"size={size},mode=700".encode()
+    place = (root + directory).encode()
+    called(library.mount, b"tmpfs", place, b"tmpfs", NO_SUID_DEVICES, options)
+    os.chdir(root)
+    called(library.pivot_root, b".", b".")  # the old root now lies over the new one
+    called(library.umount2, b".", DETACH)
+    os.chdir("/")
+
+
+def enter_namespaces(library: ctypes.CDLL) -> None:
+    """For users, network, mounts and messages at once, for processes from the next child on."""
     user, group = os.getuid(), os.getgid()
     spaces = NEW_USER | NEW_NETWORK | NEW_PROCESSES | NEW_MESSAGES | NEW_MOUNTS
     called(library.unshare, spaces)
     for name, text in (("setgroups", "deny"), ("uid_map", user), ("gid_map", group)):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text if isinstance(text, str) else f"{INSIDE} {text} 1")
-    called(library.mount, None, b"/", None, PRIVATE | RECURSIVE, None)
-    attributes = Attributes(set=READ_ONLY)
-    flags = ctypes.c_uint(ATTRIBUTES_RECURSIVE)
-    size_of = ctypes.c_size_t(ctypes.sizeof(attributes))
-    setattr_call = ctypes.c_long(MOUNT_SETATTR)
-    called(library.syscall, setattr_call, HERE, b"/", flags, ctypes.byref(attributes), size_of)
-    for place in hidden:
-        nothing = NO_SUID_DEVICES | READ_ONLY
-        called(library.mount, b"tmpfs", place.encode(), b"tmpfs", nothing, b"size=4k")
-    options = f"size={size},mode=700".encode()
-    called(library.mount, b"tmpfs", directory.encode(), b"tmpfs", NO_SUID_DEVICES, options)
+
+
+def show(library: ctypes.CDLL, path: str, target: str) -> None:
+    """Let a path appear at `target`, unless one before it has brought it along."""
+    if os.path.lexists(target):
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), target)
+        return
+    if os.path.isdir(path):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+    called(library.mount, path.encode(), target.encode(), None, BIND | RECURSIVE, None)
 
 
 def limit(limits: dict[str, int]) -> None:
@@ -83,16 +111,15 @@ def control(option: int, value: int) -> None:
         function(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def main(settings: dict[str, Any], command: list[str]) -> int:
-    """Run the command shut in; its exit code."""
-    isolated = True
-    try:
-        isolate(settings["directory"], settings["size"], settings["hidden"])
-    except (OSError, AttributeError):  # forbidden here, or no Linux
-        isolated = False
-        if settings["required"]:
-            return NOT_ISOLATED
-    child = os.fork()  # the first process of its namespace: what it starts ends with it
+def first_process(settings: dict[str, Any], command: list[str], isolated: bool) -> int:
+    """Start the command and wait for it; its exit code. Whatever runs here ends when we do.
+
+    In a namespace that is for certain: we end with our parent, and no program can change that, as
+    it may neither signal nor trace the first process of its namespace.
+    """
+    control(DIE_WITH_PARENT, signal.SIGKILL)
+    control(DUMPABLE, 0)
+    child = os.fork()
     if child == 0:
         control(DIE_WITH_PARENT, signal.SIGKILL)
         control(NO_NEW_PRIVILEGES, 1)
@@ -101,7 +128,25 @@ def main(settings: dict[str, Any], command: list[str]) -> int:
             settings["limits"].pop("NPROC", None)
         limit(settings["limits"])
         os.execv(command[0], command)
-    _, status = os.waitpid(child, 0)
+    while True:  # orphans of the program come to us
+        ended, status = os.wait()
+        if ended == child:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def main(settings: dict[str, Any], command: list[str]) -> int:
+    """Run the command shut in; its exit code."""
+    isolated = True
+    try:
+        isolate(settings["root"], settings["visible"], settings["directory"], settings["size"])
+    except (OSError, AttributeError):  # forbidden here, or no Linux
+        isolated = False
+        if settings["required"]:
+            return NOT_ISOLATED
+    first = os.fork()
+    if first == 0:
+        os._exit(first_process(settings, command, isolated))
+    _, status = os.waitpid(first, 0)
     code = os.waitstatus_to_exitcode(status) & 0xFF
     return 1 if code == NOT_ISOLATED else code  # that one is ours
 

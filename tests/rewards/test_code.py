@@ -62,21 +62,46 @@ def test_what_takes_too_much_is_stopped(source):
         "import os; os.remove('HERE')",
         "import os; os.kill(OUR_ID, 0)",
         "import os; open('/proc/OUR_ID/environ')",
-        "import os; assert os.listdir('/run')",
+        "import os; os.listdir('/run')",
         "import ctypes; assert ctypes.CDLL(None).mount(None, b'/', None, 32 | 4096, None) == 0",
+        "import socket; socket.socket(socket.AF_UNIX).connect('SOCKET')",
+        "open('HERE').read()",
+        "import os; os.listdir('HOME/.config')",
+        "open('/etc/passwd')",
+        "open('/usr/mark', 'w')",
     ],
-    ids=["network", "write", "remove", "processes", "environment", "daemons", "remount"],
+    ids=[
+        "network",
+        "write",
+        "remove",
+        "processes",
+        "environment",
+        "daemons",
+        "remount",
+        "socket",
+        "read",
+        "home",
+        "accounts",
+        "system",
+    ],
 )
 def test_what_lies_outside_is_out_of_reach(source, tmp_path):
     import socket
 
     here = tmp_path / "here"
     here.write_text("kept")
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as local,
+    ):
+        local.bind(str(tmp_path / "socket"))
+        local.listen()
         values = {
             "PORT": server.getsockname()[1],
             "MARK": tmp_path / "mark",
             "HERE": here,
+            "SOCKET": tmp_path / "socket",
+            "HOME": Path.home(),
             "OUR_ID": os.getpid(),
         }
         for name, value in values.items():
@@ -87,19 +112,38 @@ def test_what_lies_outside_is_out_of_reach(source, tmp_path):
 
 
 @shut_in
-def test_nothing_runs_on_and_nothing_is_left():
+@pytest.mark.parametrize(
+    ("last_words", "code"),
+    [
+        ("print('end')", 0),
+        ("import time; print('end', flush=True); time.sleep(60)", None),
+        ("import os; print('end', flush=True); os.kill(os.getppid(), 9); os._exit(5)", 5),
+    ],
+)
+def test_nothing_runs_on_and_nothing_is_left(last_words, code):
+    """Not even what left its process group and asked not to die with its parent."""
     source = (
-        "import os, time\nopen('note', 'w').write('x')\nprint(os.listdir())\n"
+        "import ctypes, os, time\nopen('note', 'w').write('x')\nprint(os.listdir())\n"
+        "os.setsid()\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
         "if os.fork() == 0:\n os.setsid()\n os.execv('/bin/sh', ['mark-7391', '-c', 'sleep 60'])\n"
     )
     before = set(Path("/tmp").glob("stabledrl-*"))
-    assert run(source, limits=Limits(1)).output == "['note']\n"
+    outcome = run(source + last_words, limits=Limits(1))
+    assert (outcome.output, outcome.code) == ("['note']\nend\n", code)
     time.sleep(0.1)
     commands = [
         path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if readable(path)
     ]
-    assert not any(b"mark-7391" in command for command in commands)
+    assert not any(b"mark-7391" in command or b"program.py" in command for command in commands)
     assert set(Path("/tmp").glob("stabledrl-*")) <= before
+
+
+@shut_in
+def test_all_of_the_standard_library_can_be_had():
+    """What is built on C libraries is the same as outside."""
+    modules = "ssl, sqlite3, ctypes, decimal, hashlib, lzma, zlib, asyncio, multiprocessing"
+    outcome = run(f"import {modules}\nprint('all')", limits=Limits(4))
+    assert outcome.output == "all\n"
 
 
 def readable(path):
