@@ -74,7 +74,7 @@ def read_answer(completion: str, marked_only: bool = False) -> Reading:
         return Reading(refusal=refusal)
     if sentence or (words and len(NUMBER.findall(answer)) == 1 and not ALGEBRA.search(answer)):
         return Reading((answer,))
-    return Reading((boxed(answer.strip("* .")),))
+    return Reading((boxed(without_full_stop(answer)),))
 
 
 def refused(answer: str) -> str:
@@ -169,7 +169,13 @@ class MathAnswer:
 
 def gold_text(answer: str) -> str:
     """A gold answer without the signs that no answer has to repeat."""
-    return answer.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "")
+    signs_gone = answer.replace("\\$", "").replace("\\%", "").replace("%", "")
+    return without_full_stop(signs_gone).strip("$")
+
+
+def without_full_stop(answer: str) -> str:
+    """An answer without the point that ends its sentence and stars of emphasis; .5 stays."""
+    return answer.strip("* \n").rstrip(".").rstrip("* \n")
 
 
 def wrong(reason: str) -> RewardOutput:
