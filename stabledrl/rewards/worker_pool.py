@@ -63,18 +63,25 @@ class WorkerPool:
     order of the requests, so the number of processes changes nothing.
 
     time_limit_s: wall-clock seconds for one check. memory: bytes of address space of a process.
+    first: a request that each process answers before its first check, without that limit: what
+    takes long only once.
     timeouts, crashes: how many checks have ended so, ever.
     Processes start with the first check, and end with `close`, when the pool is forgotten, or with
     this process, however that ends.
     """
 
     def __init__(
-        self, function: str, processes: int, time_limit_s: float, memory: int = MEMORY
+        self,
+        function: str,
+        processes: int,
+        time_limit_s: float,
+        memory: int = MEMORY,
+        first: Any = None,
     ) -> None:
         if processes < 1 or time_limit_s <= 0:
             raise ValueError("a pool needs at least one process and a time limit above 0")
         self.function, self.processes, self.time_limit_s = function, processes, time_limit_s
-        self.memory = memory
+        self.memory, self.first = memory, first
         self.timeouts = self.crashes = 0
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
@@ -103,7 +110,7 @@ class WorkerPool:
                 while waiting and len(busy) < self.processes:
                     worker = self._alive() or self._started()
                     busy.append(worker)
-                    self._send(worker, waiting.popleft())
+                    self._send(worker, waiting.popleft(), self.time_limit_s)
                 for worker in self._finished(busy, found):
                     busy.remove(worker)
         finally:  # an interrupt in between: what they are busy with belongs to nobody
@@ -120,7 +127,7 @@ class WorkerPool:
         return None
 
     def _started(self) -> Worker:
-        """A new process that has imported its function."""
+        """A new process that has imported its function and answered `first`."""
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         environment = kept | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
@@ -137,14 +144,17 @@ class WorkerPool:
             start_new_session=True,  # Ctrl-C is for the job, which then closes the pool
         )
         worker = Worker(process, deadline=time.monotonic() + START_LIMIT_S)
-        line = _read_line(worker)
-        if line != READY:
+        started = _read_line(worker) == READY
+        if started and self.first is not None:
+            self._send(worker, json.dumps(self.first), START_LIMIT_S)
+            started = bool(_read_line(worker))
+        if not started:
             _end(worker)
             raise RuntimeError(f"the process for {self.function} does not start")
         return worker
 
-    def _send(self, worker: Worker, line: str) -> None:
-        worker.request, worker.deadline = line, time.monotonic() + self.time_limit_s
+    def _send(self, worker: Worker, line: str, time_limit_s: float) -> None:
+        worker.request, worker.deadline = line, time.monotonic() + time_limit_s
         worker.checks += 1
         assert worker.process.stdin is not None
         with contextlib.suppress(OSError):  # it died in between; reading finds its output ended

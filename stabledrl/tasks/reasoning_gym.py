@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from stabledrl.errors import UserError, did_you_mean
+from stabledrl.errors import UserError, did_you_mean, one_line
 from stabledrl.rewards.answer import final_answer, strict_format
 from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_part
 from stabledrl.rewards.length import length_penalty
@@ -56,7 +56,7 @@ class ReasoningGym:
     size: how many items it generates, of which a stream draws; dataset_seed: their seed.
     allow_execution: take datasets whose code evaluates text (some scorers call `eval` on answers).
     prompt_template, system_prompt, chat: how it is asked; "{prompt}" is replaced.
-    processes, time_limit_s: as of `stabledrl.rewards.mathematics.MathAnswer`.
+    processes, time_limit_s: as of `stabledrl.rewards.mathematics.MathAnswer`, for items too.
     rewards: weights by part (score, format, length); by default the score alone pays.
     length_limit, name, fixed_length: as for every task.
     """
@@ -91,7 +91,19 @@ class ReasoningGym:
         """Items start..start+count of a split; ValueError for an unknown split."""
         require_split(split)
         require_range(start, count)
-        return [self._item(split, seed, index) for index in range(start, start + count)]
+        streams = [
+            item_generator(self.name, split, seed, index) for index in range(start, start + count)
+        ]
+        found: dict[int, Prompt] = {}
+        for _ in range(DRAWS_LIMIT):  # draw anew for those that got an item of another split
+            missing = [place for place in range(count) if place not in found]
+            if not missing:
+                return [found[place] for place in range(count)]
+            positions = [streams[place].randrange(len(self._data)) for place in missing]
+            for place, item in zip(missing, self._items(positions), strict=True):
+                if split_of_key(item[0], HELD_OUT_SHARE, HELD_OUT_SHARE) == split:
+                    found[place] = item[1]
+        raise ValueError(f"{self.dataset} has no {split} item among {self.size}: raise task.size")
 
     def solution(self, prompt: Prompt) -> str:
         """The answer that comes with the item; ValueError where it has none."""
@@ -119,8 +131,13 @@ class ReasoningGym:
 
     @cached_property
     def pool(self) -> WorkerPool:
-        """The processes that score."""
-        return WorkerPool("stabledrl.rewards.reasoning:score", self.processes, self.time_limit_s)
+        """The processes that make items and score answers."""
+        return WorkerPool(
+            "stabledrl.rewards.reasoning:reply",
+            self.processes,
+            self.time_limit_s,
+            first=[self.dataset, self._settings, 0, None],
+        )
 
     def close(self) -> None:
         """End the processes."""
@@ -160,18 +177,22 @@ class ReasoningGym:
             )
         try:
             return create_dataset(self.dataset, **json.loads(self._settings))
-        except (AssertionError, TypeError, ValueError) as error:
-            raise UserError(f"task.settings of {self.dataset}: {error}") from error
+        except Exception as error:  # whatever other people's code says to odd settings
+            raise UserError(f"task.settings of {self.dataset}: {one_line(error)}") from error
 
-    def _item(self, split: str, seed: int, index: int) -> Prompt:
-        generator = item_generator(self.name, split, seed, index)
-        for _ in range(DRAWS_LIMIT):
-            position = generator.randrange(len(self._data))
-            entry = self._data[position]
-            key = question_hash(entry["question"])
-            if split_of_key(key, HELD_OUT_SHARE, HELD_OUT_SHARE) == split:
-                return self._prompt(entry, position, key)
-        raise ValueError(f"{self.dataset} has no {split} item among {self.size}: raise task.size")
+    def _items(self, positions: Sequence[int]) -> list[tuple[str, Prompt]]:
+        """Items with the hashes of their questions, made by the processes that score them."""
+        asked = [[self.dataset, self._settings, position, None] for position in positions]
+        items = []
+        for position, made in zip(positions, self.pool.check(asked), strict=True):
+            if made.failure:
+                raise UserError(
+                    f"task.dataset={self.dataset}: item {position} cannot be made "
+                    f"({made.failure}, task.time_limit_s={self.time_limit_s:g})"
+                )
+            key = question_hash(made.value["question"])
+            items.append((key, self._prompt(made.value, position, key)))
+        return items
 
     def _prompt(self, entry: dict[str, Any], position: int, key: str) -> Prompt:
         turns = conversation(entry["question"], self.prompt_template, self.system_prompt, ())

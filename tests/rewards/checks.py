@@ -10,6 +10,9 @@ def misbehave(request):
     match request:
         case "hang":
             time.sleep(600)
+        case "prepare":
+            time.sleep(1)
+            return "prepared"
         case "compute":
             return 9 ** (9**9) > 0  # C code that no signal interrupts
         case "die":

@@ -55,6 +55,16 @@ def test_the_number_of_processes_changes_nothing():
     assert [item.value for item in results[0][:300]] == [number**2 for number in range(300)]
 
 
+def test_what_takes_long_once_may_come_first():
+    with_preparation = WorkerPool(FUNCTION, processes=2, time_limit_s=0.5, first="prepare")
+    assert with_preparation.check([3, 4]) == [Checked(9), Checked(16)]
+    assert with_preparation.check(["prepare"]) == [Checked(failure="timeout")]
+    with_preparation.first = "die"
+    with pytest.raises(RuntimeError, match="does not start"):
+        with_preparation.check([5, 6])
+    with_preparation.close()
+
+
 def test_a_flood_of_one_text_costs_one_check(pool):
     start = time.monotonic()
     assert set(pool.check(["hang"] * 1000)) == {Checked(failure="timeout")}

@@ -1,6 +1,8 @@
 """reasoning-gym: its items by name, split by question, its scores, and what is refused."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -52,12 +54,61 @@ def test_what_is_refused(sums):
         ({"dataset": "n_queens"}, "task.dataset=n_queens: reasoning-gym evaluates text in it"),
         ({"dataset": "chain_sum", "settings": {"terms": 2}}, "task.settings of chain_sum: .*terms"),
         ({"dataset": "chain_sum", "settings": {"min_terms": 9}}, "task.settings of chain_sum: "),
+        (
+            {"dataset": "composite", "settings": {"datasets": [{"name": "chain_sum"}]}},
+            "task.settings of composite: ",
+        ),
     ]:
         with pytest.raises(UserError, match=words):
             ReasoningGym(**settings)
     queens = ReasoningGym("n_queens", allow_execution=True).prompts("train", 0, 0, 1)[0]
     with pytest.raises(ValueError, match="an item of n_queens, not of chain_sum"):
         sums.verify(queens, "")
+
+
+MADE_ELSEWHERE = """
+from stabledrl.tasks.reasoning_gym import ReasoningGym
+task = ReasoningGym("ransom_note", size=50, time_limit_s=30)
+print([prompt.text for prompt in task.prompts("train", 0, 0, 3)])
+task.close()
+"""
+
+
+def test_items_are_the_same_in_every_process():
+    """This generator walks through sets, whose order Python changes with each process."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", MADE_ELSEWHERE],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "7")
+    }
+    assert len(found) == 1
+    assert next(iter(found)) != "[]\n"
+
+
+def test_items_that_draw_from_the_global_random_are_the_same_twice():
+    task = ReasoningGym("list_functions", size=50, time_limit_s=30)
+    first = task.prompts("train", 0, 0, 8)
+    assert task.prompts("train", 0, 4, 4) == first[4:]
+    task.close()
+    assert task.prompts("train", 0, 0, 8) == first
+    found = task.verify_all(first, [task.solution(prompt) for prompt in first])
+    assert all(item.solved for item in found)
+    task.close()
+
+
+def test_a_data_set_is_made_before_the_first_item_is_asked_for(sums):
+    """Some take longer to make than a score may take."""
+    assert sums.pool.first == [
+        "chain_sum",
+        sums.prompts("train", 0, 0, 1)[0].data["settings"],
+        0,
+        None,
+    ]
 
 
 EVALUATING = (
