@@ -60,6 +60,7 @@ class AdapterFacts:
     chat_template: True where a prompt that is no conversation yet is put to the model as a user's
     message, in the tokenizer's own template with the assistant's header behind it.
     lora_targets: native names of the projections that an adapter goes on.
+    context_limit: tokens that the family can read, where its files allow more (Dream).
     """
 
     mask_token_id: int
@@ -69,6 +70,7 @@ class AdapterFacts:
     block_length: int | None = None
     chat_template: bool = False
     lora_targets: tuple[str, ...] = PROJECTIONS
+    context_limit: int | None = None
 
     @property
     def attention(self) -> str:
@@ -131,7 +133,8 @@ class Policy(nn.Module):
     @property
     def context_length(self) -> int | None:
         """Tokens of prompt and completion that the model was made for; None where nobody says."""
-        return getattr(self.backbone.config, "max_position_embeddings", None)
+        stated = getattr(self.backbone.config, "max_position_embeddings", None)
+        return min(filter(None, (stated, self.facts.context_limit)), default=None)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Token ids and mask [row, position] of prompts, left-padded, on the policy's device.

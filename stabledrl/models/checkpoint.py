@@ -31,6 +31,14 @@ SHARD_SIZE = "5GB"  # what transformers takes
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHIPPED = (".json", ".jinja", ".txt", ".model", ".py")  # text of a few MB; .py is copied, never run
 
+# model_type in config.json of families with one of their own, and the option that reads them
+FAMILIES = {
+    "llada": "llada_8b",
+    "Dream": "dream_7b",
+    "sdar": "sdar_8b",
+    "Fast_dLLM_Qwen": "fast_dllm_v2_7b",
+}
+
 Precision = Literal["float32", "bfloat16", "float16"]
 Native = Callable[[str], str]
 
@@ -69,11 +77,13 @@ class Checkpoint:
                 )
 
 
-def open_checkpoint(path: str) -> Checkpoint:
+def open_checkpoint(path: str, family: str | None = None) -> Checkpoint:
     """A checkpoint from a folder, or from a hub id `owner/name`, which is fetched if need be.
 
-    Raises ValueError, naming path and remedy, if there is no such folder or config.json, or if the
-    hub cannot be reached.
+    family: its model_type in config.json, where the family has one of its own. Names of parameters
+    alone do not tell: SDAR's are Qwen3's, Dream's are Qwen2's.
+    Raises ValueError, naming path and remedy, if there is no such folder or config.json, if it is
+    of another family, or if the hub cannot be reached.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -87,6 +97,9 @@ def open_checkpoint(path: str) -> Checkpoint:
         raise place.fault(f"its config.json is no JSON: {error}") from error
     if not isinstance(config, dict):
         raise place.fault("its config.json holds no settings")
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind != family and kind in FAMILIES:
+        raise place.fault(f"its config.json says model_type={kind}: take model={FAMILIES[kind]}")
     return Checkpoint(path, folder, config)
 
 
@@ -132,7 +145,7 @@ def weight_files(checkpoint: Checkpoint) -> list[str]:
     if (folder / INDEX).is_file():
         try:
             return sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise checkpoint.fault(f"{INDEX} is no index of weights") from error
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS]

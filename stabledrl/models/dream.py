@@ -9,6 +9,7 @@ from stabledrl.models.facts import GivenIds, Published
 from stabledrl.models.qwen import assemble, native_config
 from stabledrl.policy import Policy
 
+CONTEXT = 2048  # tokens it was trained on; its config.json has the limit of Qwen2
 PUBLISHED = (Published(152064, 151666, (151643, 151645), 151643),)
 
 
@@ -26,7 +27,7 @@ def load(
     path: folder or hub id. Ids come from the checkpoint; those given fill in what it leaves out.
     Raises ValueError, naming path and remedy, for a checkpoint that is incomplete or foreign.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, "Dream")
     return assemble(
         checkpoint,
         Qwen2ForCausalLM,
@@ -36,4 +37,5 @@ def load(
         dtype,
         chat_template,
         shift_logits=True,
+        context_limit=CONTEXT,
     )

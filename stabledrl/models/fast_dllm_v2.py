@@ -40,7 +40,7 @@ def load(
     it leaves out. Raises ValueError, naming path and remedy, for a checkpoint that is incomplete or
     foreign, or whose block length nobody states.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, "Fast_dLLM_Qwen")
     return assemble(
         checkpoint,
         Qwen2ForCausalLM,

@@ -64,7 +64,7 @@ def load(
     path: folder or hub id. Ids come from the checkpoint; those given fill in what it leaves out.
     Raises ValueError, naming path and remedy, for a checkpoint that is incomplete or foreign.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, "llada")
     config = native_config(checkpoint)
     tokenizer = load_tokenizer(checkpoint, config.vocab_size, chat_template)
     given = GivenIds(mask_token_id, end_token_ids, pad_token_id)

@@ -54,6 +54,12 @@ def _load(
     further: tuple[str, ...],
 ) -> Policy:
     checkpoint = open_checkpoint(path)
+    for key in ("block_size", "bd_size"):
+        if checkpoint.config.get(key) is not None:
+            raise checkpoint.fault(
+                f"its config.json has {key}={checkpoint.config[key]}: it writes block by block, "
+                "but this is for models with bidirectional attention"
+            )
     settings = {key: checkpoint.setting(key) for key in further}
     config = native_config(checkpoint, native, **settings)
     return assemble(checkpoint, native, config, given, (), dtype, chat_template)

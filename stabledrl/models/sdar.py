@@ -33,7 +33,7 @@ def load(
     leaves out. Raises ValueError, naming path and remedy, for a checkpoint that is incomplete or
     foreign, or whose block length nobody states.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, "sdar")
     block = stated_block_length(
         checkpoint, "block_size", block_length, "4, or the N of a name that ends in -bN"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from stabledrl.errors import UserError
 from stabledrl.functional.attention import Columns, block_causal, dense
 from stabledrl.functional.masking import counted_tokens
-from stabledrl.models import dream, sdar
+from stabledrl.models import dream, fast_dllm_v2, llada, sdar
 from stabledrl.models.qwen_mdlm import load_qwen2, load_qwen3
 from stabledrl.samplers.semi_autoregressive import SemiAutoregressive
 from stabledrl.types import Sequences
@@ -137,6 +138,37 @@ def test_settings_that_change_the_model_are_refused(tmp_path, settings, text):
         dream.load(str(configured(tmp_path, DREAM, **settings)))
 
 
+@pytest.mark.parametrize(
+    ("load", "origin", "right"),
+    [
+        (load_qwen3, SDAR, "model_type=sdar: take model=sdar_8b"),
+        (load_qwen2, DREAM, "model_type=Dream: take model=dream_7b"),
+        (fast_dllm_v2.load, DREAM, "model_type=Dream: take model=dream_7b"),
+        (dream.load, SDAR, "model_type=sdar: take model=sdar_8b"),
+        (sdar.load, DREAM, "model_type=Dream: take model=dream_7b"),
+        (sdar.load, GOLDEN / "llada", "model_type=llada: take model=llada_8b"),
+        (llada.load, SDAR, "model_type=sdar: take model=sdar_8b"),
+    ],
+)
+def test_a_checkpoint_of_another_family_is_refused(load, origin, right):
+    """Its names of parameters may be the same: only its kind says that its logits are others."""
+    with pytest.raises(ValueError, match=re.escape(right)):
+        load(str(origin))
+
+
+@pytest.mark.parametrize("key", ["block_size", "bd_size"])
+def test_bidirectional_loaders_refuse_what_writes_block_by_block(tmp_path, key):
+    folder = configured(tmp_path, SDAR, **{"block_size": None, "model_type": "qwen3", key: 4})
+    with pytest.raises(ValueError, match=f"has {key}=4: it writes block by block"):
+        load_qwen3(str(folder))
+
+
+def test_dream_was_trained_on_2048_tokens(tmp_path):
+    folder = configured(tmp_path, DREAM, max_position_embeddings=131072)
+    assert dream.load(str(folder)).context_length == 2048
+    assert dream.load(str(configured(tmp_path, DREAM))).context_length == 128
+
+
 def test_tied_embeddings_need_no_output_weights(tmp_path):
     folder = configured(tmp_path, SDAR, tie_word_embeddings=True)
     weights = load_file(folder / "model.safetensors")
@@ -193,7 +225,9 @@ def test_a_vocabulary_with_merges_is_qwens(tmp_path):
 @pytest.mark.parametrize(("load", "origin"), [(load_qwen3, SDAR), (load_qwen2, DREAM)])
 def test_the_same_weights_without_shift_and_blocks(load, origin, tmp_path):
     golden = load_file(origin / "golden.safetensors")
-    policy = load(str(origin))
+    place = tmp_path / "of_no_family"
+    place.mkdir()
+    policy = load(str(configured(place, origin, model_type="qwen", block_size=None)))
     assert (policy.facts.attention, policy.facts.shift_logits) == ("bidirectional", False)
     ids = golden["input_ids"]
     everywhere = torch.ones_like(ids) > 0

@@ -176,8 +176,9 @@ def test_a_missing_shard_is_named(folder):
     index = {"weight_map": {NORM: "model-00001-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert refusal(folder).startswith("cannot read model-00001-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    assert refusal(folder) == "model.safetensors.index.json is no index of weights"
+    for content in ("{}", "[]", "null", '{"weight_map": {"a": 1, "b": "x"}}', "{"):
+        (folder / "model.safetensors.index.json").write_text(content)
+        assert refusal(folder) == "model.safetensors.index.json is no index of weights"
 
 
 @pytest.mark.parametrize(
