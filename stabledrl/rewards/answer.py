@@ -57,29 +57,16 @@ def final_answer(text: str) -> str:
     return text.strip() if answer is None else answer
 
 
-def _outside(text: str) -> list[str] | None:
-    """What stands before, between and after the two blocks; None unless each tag is there once.
-
-    The four tags must come in their order.
-    """
-    positions = [text.find(tag) for tag in TAGS]
-    if positions != sorted(positions) or any(text.count(tag) != 1 for tag in TAGS):
-        return None
-    reasoning, _, answer, closing = positions
-    between = text[positions[1] + len(TAGS[1]) : answer]
-    return [text[:reasoning], between, text[closing + len(CLOSING) :]]
-
-
 def strict_format(text: str) -> float:
     """1.0 for exactly one `<reasoning>…</reasoning><answer>…</answer>` and nothing else, else 0.0.
 
     Both may run over many lines; white space around and between the blocks does not matter
     (d1 pays nothing for reasoning over two lines or without the final newline).
     """
-    outside = _outside(text)
-    return float(outside is not None and not any(piece.strip() for piece in outside))
-
-
-def soft_format(text: str) -> float:
-    """1.0 when each block occurs once, reasoning first, whatever stands around them; else 0.0."""
-    return float(_outside(text) is not None)
+    positions = [text.find(tag) for tag in TAGS]
+    if positions != sorted(positions) or any(text.count(tag) != 1 for tag in TAGS):
+        return 0.0
+    reasoning, reasoned, answer, closing = positions
+    between = text[reasoned + len(TAGS[1]) : answer]
+    outside = (text[:reasoning], between, text[closing + len(CLOSING) :])
+    return float(not any(piece.strip() for piece in outside))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+
+from stabledrl.errors import did_you_mean, listing
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -26,9 +27,8 @@ def require_parts(names: Iterable[str], known: tuple[str, ...]) -> None:
     for name in names:
         if name in known:
             continue
-        nearest = get_close_matches(name, known, n=1)
-        hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-        raise ValueError(f"unknown reward part {name!r}{hint}; there are {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        raise ValueError(f"unknown reward part {name!r}{hint} (there are {listing(known)})")
 
 
 def weights_by_part(defaults: Mapping[str, float], rewards: Mapping[str, Part]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
@@ -16,6 +17,7 @@ CONFIGURATION = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionCo
 DIGITS = 6  # places after the point that decimal fractions have to agree in
 PRECISION = 100  # digits for what holds no decimal fraction: 15 would make 1/2^99 and 1/2^98 equal
 FLOAT_PRECISION = 15  # digits a decimal fraction is held with
+BASE = re.compile(r"(?<=\d)_\{?(\d+)")  # of 4210_{5}, which math-verify does not read
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time limits are off"
 
@@ -24,8 +26,11 @@ def same(request: Sequence[str]) -> str:
     """`[gold, *readings of the answer]` → "right", "wrong", "unread answer" or "unread gold".
 
     Each is LaTeX or text from which math-verify takes the expression. Right is what equals the gold
-    answer in any reading.
+    answer in any reading; an answer may leave out the base of a number, but name no other.
     """
+    bases, *others = (BASE.findall(text) for text in request)
+    if bases and any(other and other != bases for other in others):
+        return "wrong"
     gold, *readings = (_read(text) for text in request)
     if not gold:
         return "unread gold"

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from stabledrl.errors import UserError
 from stabledrl.rewards.answer import marked_answer
-from stabledrl.rewards.worker_pool import TIMEOUT, Checked, WorkerPool
+from stabledrl.rewards.worker_pool import Checked, WorkerPool
 from stabledrl.types import Prompt, RewardOutput
 
 LENGTH_LIMIT = 512  # characters of an answer; the longest of MATH has 200
@@ -199,7 +199,6 @@ def verdict(checked: Checked) -> RewardOutput:
         return RewardOutput(1.0, True, {})
     if checked.value is not None:
         return wrong(REASONS[checked.value])
-    if checked.failure in (TIMEOUT, "crash"):
-        took = "took too long" if checked.failure == TIMEOUT else "broke off"
-        return RewardOutput(None, False, {}, f"comparing the answer {took}")
+    if checked.lost:
+        return RewardOutput(None, False, {}, f"comparing the answer {checked.lost}")
     return wrong("no mathematical answer")

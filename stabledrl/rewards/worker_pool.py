@@ -44,6 +44,11 @@ class Checked:
     value: Any = None
     failure: str = ""
 
+    @property
+    def lost(self) -> str:
+        """ "took too long" or "broke off" where the process was ended, so that nobody knows."""
+        return {TIMEOUT: "took too long", CRASH: "broke off"}.get(self.failure, "")
+
 
 @dataclass
 class Worker:

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from stabledrl.rewards.answer import final_answer, strict_format
 from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_part
 from stabledrl.rewards.length import length_penalty
+from stabledrl.tasks.asking import require_placeholder
 from stabledrl.tasks.splits import item_generator, require_range, require_split, split_of_key
 from stabledrl.types import Prompt, RewardOutput
 
@@ -64,8 +65,7 @@ class Arithmetic:
                 f"digits_minimum={self.digits_minimum} is above "
                 f"digits_maximum={self.digits_maximum}"
             )
-        if "{problem}" not in self.prompt_template:
-            raise ValueError("prompt_template needs {problem}")
+        require_placeholder(self.prompt_template, "{problem}", "prompt_template")
         require_parts(self.rewards, PARTS)
 
     def prompts(self, split: str, seed: int, start: int, count: int) -> list[Prompt]:

@@ -15,6 +15,7 @@ from stabledrl.rewards.answer import final_answer, strict_format
 from stabledrl.rewards.arithmetic_expression import ExpressionError, read_expression
 from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_part
 from stabledrl.rewards.length import length_penalty
+from stabledrl.tasks.asking import require_placeholder
 from stabledrl.tasks.countdown_expressions import shortest_expressions
 from stabledrl.tasks.splits import item_generator, require_range, require_split
 from stabledrl.types import Prompt, RewardOutput
@@ -70,8 +71,7 @@ class Countdown:
                 f"maximum_number={self.maximum_number}"
             )
         for placeholder in ("{numbers}", "{target}"):
-            if placeholder not in self.prompt_template:
-                raise ValueError(f"prompt_template needs {placeholder}")
+            require_placeholder(self.prompt_template, placeholder, "prompt_template")
         require_parts(self.rewards, PARTS)
 
     def prompts(self, split: str, seed: int, start: int, count: int) -> list[Prompt]:

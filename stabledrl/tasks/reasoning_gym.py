@@ -18,7 +18,7 @@ from stabledrl.errors import UserError, did_you_mean, one_line
 from stabledrl.rewards.answer import final_answer, strict_format
 from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_part
 from stabledrl.rewards.length import length_penalty
-from stabledrl.rewards.worker_pool import CRASH, TIMEOUT, Checked, WorkerPool
+from stabledrl.rewards.worker_pool import Checked, WorkerPool
 from stabledrl.tasks.asking import conversation, plain_text, require_placeholder
 from stabledrl.tasks.splits import (
     item_generator,
@@ -144,9 +144,8 @@ class ReasoningGym:
         self.pool.close()
 
     def _verdict(self, checked: Checked, completion: str) -> RewardOutput:
-        if checked.failure in (TIMEOUT, CRASH):
-            took = "took too long" if checked.failure == TIMEOUT else "broke off"
-            return RewardOutput(None, False, {}, f"scoring the answer {took}")
+        if checked.lost:
+            return RewardOutput(None, False, {}, f"scoring the answer {checked.lost}")
         score = checked.value or 0.0  # a scorer that raised could not read the answer
         parts = {
             "score": score,

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import random
-from difflib import get_close_matches
+
+from stabledrl.errors import did_you_mean, listing
 
 SPLITS = ("train", "validation", "test")
 
 
 def require_split(split: str) -> None:
     """Refuse (ValueError) a name that is no split, naming the nearest one and all three."""
-    if split in SPLITS:
-        return
-    nearest = get_close_matches(split, SPLITS, n=1)
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-    raise ValueError(f"unknown split {split!r}{hint}; there are train, validation and test")
+    if split not in SPLITS:
+        hint = did_you_mean(split, SPLITS)
+        raise ValueError(f"unknown split {split!r}{hint} (there are {listing(SPLITS)})")
 
 
 def question_hash(question: str) -> str:

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from stabledrl.rewards.answer import final_answer, strict_format
 from stabledrl.rewards.combine import Part, combine, require_parts, weights_by_part
 from stabledrl.rewards.length import length_penalty
+from stabledrl.tasks.asking import require_placeholder
 from stabledrl.tasks.splits import item_generator, require_range, require_split
 from stabledrl.tasks.sudoku_grids import CELLS, GRIDS_OF_SPLIT, only_solution, unique_after
 from stabledrl.types import Prompt, RewardOutput
@@ -61,8 +62,7 @@ class Sudoku:
                 f"blanks_minimum={self.blanks_minimum} is above "
                 f"blanks_maximum={self.blanks_maximum}"
             )
-        if "{puzzle}" not in self.prompt_template:
-            raise ValueError("prompt_template needs {puzzle}, else every prompt reads the same")
+        require_placeholder(self.prompt_template, "{puzzle}", "prompt_template")
         require_parts(self.rewards, PARTS)
 
     def prompts(self, split: str, seed: int, start: int, count: int) -> list[Prompt]:

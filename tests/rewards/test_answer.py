@@ -14,7 +14,6 @@ from stabledrl.rewards.answer import (
     final_answer,
     last_block,
     last_boxed,
-    soft_format,
     strict_format,
 )
 
@@ -56,38 +55,48 @@ def test_nothing_found_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "strict", "soft"),
+    ("text", "strict"),
     [
-        (FORMATTED, 1.0, 1.0),
-        (FORMATTED + "\n", 1.0, 1.0),
-        ("text before " + FORMATTED, 0.0, 1.0),
-        (FORMATTED + " text after", 0.0, 1.0),
-        ("<reasoning>a</reasoning> so <answer>4</answer>", 0.0, 1.0),
-        ("<answer>4</answer><reasoning>a</reasoning>", 0.0, 0.0),
-        ("<reasoning>a<answer>4</answer></reasoning>", 0.0, 0.0),
-        ("</reasoning>" + FORMATTED, 0.0, 0.0),
-        ("", 0.0, 0.0),
+        (FORMATTED, 1.0),
+        (FORMATTED + "\n", 1.0),
+        ("text before " + FORMATTED, 0.0),
+        (FORMATTED + " text after", 0.0),
+        ("<reasoning>a</reasoning> so <answer>4</answer>", 0.0),
+        ("<answer>4</answer><reasoning>a</reasoning>", 0.0),
+        ("<reasoning>a<answer>4</answer></reasoning>", 0.0),
+        ("</reasoning>" + FORMATTED, 0.0),
+        ("", 0.0),
     ],
 )
-def test_format(text: str, strict: float, soft: float) -> None:
-    assert (strict_format(text), soft_format(text)) == (strict, soft)
+def test_format(text: str, strict: float) -> None:
+    assert strict_format(text) == strict
 
 
 @pytest.mark.parametrize("case", GOLDEN["format"], ids=lambda case: case["remark"])
 def test_published_strings_get_our_format(case: dict[str, object]) -> None:
     text = str(case["string"])
-    assert {"strict": strict_format(text), "soft": soft_format(text)} == case["ours"]
+    assert strict_format(text) == case["ours"]["strict"]
 
 
-TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>", "\\boxed{", "{", "}", "4", " "]
+TAGS = [
+    FORMATTED,
+    "<reasoning>",
+    "</reasoning>",
+    "<answer>",
+    "</answer>",
+    "\\boxed{",
+    "{",
+    "}",
+    "4",
+    " ",
+]
 
 
 @settings(max_examples=500, deadline=1000)
 @given(st.one_of(st.text(), st.lists(st.sampled_from(TAGS)).map("".join)))
-def test_strict_implies_soft_and_soft_implies_an_answer(text: str) -> None:
+def test_the_format_implies_an_answer(text: str) -> None:
     assert final_answer(text) == final_answer(text).strip()
-    assert strict_format(text) <= soft_format(text)
-    if soft_format(text):
+    if strict_format(text):
         assert last_block(text) is not None
 
 
@@ -95,5 +104,5 @@ def test_strict_implies_soft_and_soft_implies_an_answer(text: str) -> None:
 def test_time_is_linear_in_the_text(piece: str) -> None:
     text = piece * 50_000
     start = time.perf_counter()
-    final_answer(text), strict_format(text), soft_format(text)
+    final_answer(text), strict_format(text)
     assert time.perf_counter() - start < 0.5

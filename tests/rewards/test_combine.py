@@ -25,7 +25,7 @@ def test_the_order_of_the_names_does_not_show() -> None:
 def test_unknown_parts_are_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'cells'"):
         combine({"cells": 1.0}, {"cell": 1.0})
-    with pytest.raises(ValueError, match="unknown reward part 'x'; there are cells, solved"):
+    with pytest.raises(ValueError, match=r"unknown reward part 'x' \(there are cells, solved"):
         require_parts(["x"], ("cells", "solved"))
 
 

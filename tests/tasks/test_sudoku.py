@@ -217,9 +217,9 @@ def test_a_chat_template_keeps_its_braces() -> None:
 
 
 def test_unknown_split_and_negative_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"did you mean 'train'.*validation and test"):
+    with pytest.raises(ValueError, match=r"did you mean 'train'.*test, train, validation"):
         TASK.prompts("trian", 0, 0, 1)
-    with pytest.raises(ValueError, match="train, validation and test"):
+    with pytest.raises(ValueError, match="test, train, validation"):
         TASK.prompts("x", 0, 0, 1)
     with pytest.raises(ValueError, match="0 or more"):
         TASK.prompts("train", 0, -1, 1)
