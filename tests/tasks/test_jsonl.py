@@ -231,7 +231,7 @@ def test_gsm8k_from_a_local_file(tmp_path):
     task.close()
 
 
-@pytest.mark.parametrize("extra", [(), ("task.answer_key=solution", "task.boxed_answer=true")])
+@pytest.mark.parametrize("extra", [(), ("task.answer_key=answer", "task.boxed_answer=false")])
 def test_math_counts_marked_answers_only(tmp_path, extra):
     path = written(tmp_path / "m.jsonl", *MATH)
     overrides = ("task=math", f"task.path={path}", f"task.test_path={path}", *extra)
