@@ -57,8 +57,9 @@ class CodeTests:
         """Say at the start that programs cannot be shut in here."""
         if self.require_isolation and not isolates():
             raise UserError(
-                "this system lets no program be cut off from network and files (Linux with user "
-                "namespaces does); verifier.require_isolation=false runs completions all the same"
+                "programs cannot be cut off from network and files here (it takes Linux with user "
+                "namespaces, and a Python that starts with nothing but its own files in sight); "
+                "verifier.require_isolation=false runs completions all the same"
             )
 
     def __call__(self, prompt: Prompt, completion: str) -> RewardOutput:

@@ -26,10 +26,10 @@ def same(request: Sequence[str]) -> str:
     """`[gold, *readings of the answer]` → "right", "wrong", "unread answer" or "unread gold".
 
     Each is LaTeX or text from which math-verify takes the expression. Right is what equals the gold
-    answer in any reading; an answer may leave out the base of a number, but name no other.
+    answer in any reading; an answer may leave out the base of a number, but not name others only.
     """
-    bases, *others = (BASE.findall(text) for text in request)
-    if bases and any(other and other != bases for other in others):
+    bases, *others = (set(BASE.findall(text)) for text in request)
+    if any(other and not bases <= other for other in others):
         return "wrong"
     gold, *readings = (_read(text) for text in request)
     if not gold:

@@ -36,7 +36,7 @@ GRACE_S = 1.0  # wall-clock seconds beyond twice the processor time: start, a bu
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program. seconds: of processor time. memory: bytes of address space.
+    """Of each process of a program. seconds: of processor time. memory: bytes of address space.
 
     isolation: whether it must be shut into namespaces (else it is so where that works).
     """
@@ -64,7 +64,7 @@ def run_program(source: str, standard_input: str, limits: Limits) -> Outcome:
     Output that is no UTF-8 comes with replacement characters; what is over a MiB is cut off, as the
     program is. NoIsolation where `limits.isolation` is asked for and cannot be had.
     """
-    with tempfile.TemporaryDirectory(prefix="stabledrl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stabledrl-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         (place / "inside").mkdir()
         (place / "root").mkdir()
@@ -118,6 +118,7 @@ def visible() -> tuple[str, ...]:
     shared = sysconfig.get_config_var("LIBDIR")  # of libpython, and of what came with Python
     python = [str(interpreter), *library, *([shared] if shared else [])]
     found = [path for path in (*SYSTEM, *DEVICES, *python) if Path(path).exists()]
+    found += [str(Path(path).resolve()) for path in found]  # where links lead
     return tuple(sorted(set(found), key=len))  # a folder before what is inside
 
 

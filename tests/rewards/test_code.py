@@ -1,6 +1,9 @@
 """Programs are run shut in: what they may, what they may not, and what they are paid."""
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from stabledrl.tasks.jsonl import Jsonl
 from stabledrl.types import Prompt
 
 LIMITS = Limits(seconds=1, memory=256 << 20, isolation=False)
+MARK = f"mark-{os.getpid()}"
+STAYING = f"os.execv('/bin/sh', ['{MARK}', '-c', 'sleep 60; true'])"
 shut_in = pytest.mark.skipif(not isolates(), reason="no user namespaces here")
 
 
@@ -69,6 +74,8 @@ def test_what_takes_too_much_is_stopped(source):
         "import os; os.listdir('HOME/.config')",
         "open('/etc/passwd')",
         "open('/usr/mark', 'w')",
+        "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+        "for number in range(5000): open(str(number), 'w').close()",
     ],
     ids=[
         "network",
@@ -83,6 +90,8 @@ def test_what_takes_too_much_is_stopped(source):
         "home",
         "accounts",
         "system",
+        "namespaces",
+        "many files",
     ],
 )
 def test_what_lies_outside_is_out_of_reach(source, tmp_path):
@@ -116,7 +125,7 @@ def test_what_lies_outside_is_out_of_reach(source, tmp_path):
     ("last_words", "code"),
     [
         ("print('end')", 0),
-        ("import time; print('end', flush=True); time.sleep(60)", None),
+        (f"print('end', flush=True); {STAYING}", None),
         ("import os; print('end', flush=True); os.kill(os.getppid(), 9); os._exit(5)", 5),
     ],
 )
@@ -125,17 +134,41 @@ def test_nothing_runs_on_and_nothing_is_left(last_words, code):
     source = (
         "import ctypes, os, time\nopen('note', 'w').write('x')\nprint(os.listdir())\n"
         "os.setsid()\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
-        "if os.fork() == 0:\n os.setsid()\n os.execv('/bin/sh', ['mark-7391', '-c', 'sleep 60'])\n"
+        f"if os.fork() == 0:\n os.setsid()\n {STAYING}\n"
     )
     before = set(Path("/tmp").glob("stabledrl-*"))
     outcome = run(source + last_words, limits=Limits(1))
     assert (outcome.output, outcome.code) == ("['note']\nend\n", code)
     time.sleep(0.1)
-    commands = [
-        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if readable(path)
-    ]
-    assert not any(b"mark-7391" in command or b"program.py" in command for command in commands)
+    assert not running()
     assert set(Path("/tmp").glob("stabledrl-*")) <= before
+
+
+@shut_in
+def test_a_program_ends_with_its_job():
+    """However that ends: killed by a scheduler, out of memory."""
+    program = f"import os; os.setsid(); {STAYING}"
+    job = (
+        "from stabledrl.rewards.sandbox import Limits, run_program\n"
+        f"run_program({program!r}, '', Limits(30))"
+    )
+    with subprocess.Popen([sys.executable, "-c", job]) as process:
+        deadline = time.monotonic() + 60
+        while not (found := running()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found
+        process.kill()
+    time.sleep(0.3)
+    assert not running()
+
+
+def test_a_program_that_still_writes_costs_no_error():
+    """Without namespaces nothing ends what it has left behind."""
+    source = (
+        "import os, time\nif os.fork() == 0:\n os.setsid()\n"
+        " for number in range(300): open(str(number), 'w').close(); time.sleep(0.003)\n"
+    )
+    assert run(source).code == 0
 
 
 @shut_in
@@ -146,12 +179,13 @@ def test_all_of_the_standard_library_can_be_had():
     assert outcome.output == "all\n"
 
 
-def readable(path):
-    try:
-        path.read_bytes()
-    except OSError:
-        return False
-    return True
+def running():
+    """Command lines of the programs of these tests that stayed."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(path.read_bytes().decode(errors="replace"))
+    return [line for line in found if line.startswith(MARK)]
 
 
 @shut_in
