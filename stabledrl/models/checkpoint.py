@@ -97,9 +97,10 @@ def open_checkpoint(path: str, family: str | None = None) -> Checkpoint:
         raise place.fault(f"its config.json is no JSON: {error}") from error
     if not isinstance(config, dict):
         raise place.fault("its config.json holds no settings")
-    kind = config.get("model_type")
-    if isinstance(kind, str) and kind != family and kind in FAMILIES:
-        raise place.fault(f"its config.json says model_type={kind}: take model={FAMILIES[kind]}")
+    kind = str(config.get("model_type"))
+    right = FAMILIES.get(kind, "qwen3_mdlm or qwen2_mdlm" if kind.startswith("a2d-") else None)
+    if right and kind != family and (family or kind in FAMILIES):
+        raise place.fault(f"its config.json says model_type={kind}: take model={right}")
     return Checkpoint(path, folder, config)
 
 

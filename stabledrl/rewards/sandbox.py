@@ -92,6 +92,7 @@ def _command(place: Path, limits: Limits) -> list[str]:
     settings = {
         "root": str(place / "root"),
         "visible": [*visible(), str(place / "program.py")],
+        "input": str(place / "input"),
         "directory": str(place / "inside"),
         "size": WRITABLE,
         "required": limits.isolation,

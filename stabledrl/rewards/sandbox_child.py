@@ -49,10 +49,11 @@ def called(function: Any, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def isolate(root: str, visible: list[str], directory: str, size: int) -> None:
+def isolate(root: str, visible: list[str], given: str, directory: str, size: int) -> None:
     """Own namespaces with nothing but `visible` (read-only) and `directory`. OSError if not.
 
-    root: an empty folder, the place where the new root is built. size: bytes of `directory`.
+    root: an empty folder, the place where the new root is built. given: the file of standard
+    input. size: bytes of `directory`, which is shared memory too.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if number := KEYS.get(os.uname().machine):  # a session of its own, without our user's keys
@@ -62,6 +63,8 @@ def isolate(root: str, visible: list[str], directory: str, size: int) -> None:
     called(library.mount, b"tmpfs", root.encode(), b"tmpfs", NO_SUID_DEVICES, b"size=1m,mode=755")
     for path in visible:
         show(library, path, root + path)
+    show(library, given, f"{root}/dev/stdin")  # elsewhere a link into /proc
+    os.symlink(directory, f"{root}/dev/shm")
     os.makedirs(root + directory)
     attributes = Attributes(set=READ_ONLY)
     flags = ctypes.c_uint(ATTRIBUTES_RECURSIVE)
@@ -145,7 +148,8 @@ def main(settings: dict[str, Any], command: list[str]) -> int:
     """Run the command shut in; its exit code."""
     job, isolated = os.getppid(), True
     try:
-        isolate(settings["root"], settings["visible"], settings["directory"], settings["size"])
+        keys = ("root", "visible", "input", "directory", "size")
+        isolate(*(settings[key] for key in keys))
     except (OSError, AttributeError):  # forbidden here, or no Linux
         isolated = False
         if settings["required"]:

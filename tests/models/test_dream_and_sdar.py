@@ -156,6 +156,13 @@ def test_a_checkpoint_of_another_family_is_refused(load, origin, right):
         load(str(origin))
 
 
+def test_what_dllm_hub_made_of_other_models_is_bidirectional_and_aligned(tmp_path):
+    folder = configured(tmp_path, SDAR, block_size=None, model_type="a2d-qwen3")
+    assert load_qwen3(str(folder)).facts.attention == "bidirectional"
+    with pytest.raises(ValueError, match="a2d-qwen3: take model=qwen3_mdlm or qwen2_mdlm"):
+        sdar.load(str(folder), block_length=4)
+
+
 @pytest.mark.parametrize("key", ["block_size", "bd_size"])
 def test_bidirectional_loaders_refuse_what_writes_block_by_block(tmp_path, key):
     folder = configured(tmp_path, SDAR, **{"block_size": None, "model_type": "qwen3", key: 4})

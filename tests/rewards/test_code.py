@@ -71,7 +71,6 @@ def test_what_takes_too_much_is_stopped(source):
         "import ctypes; assert ctypes.CDLL(None).mount(None, b'/', None, 32 | 4096, None) == 0",
         "import socket; socket.socket(socket.AF_UNIX).connect('SOCKET')",
         "open('HERE').read()",
-        "import os; os.listdir('HOME/.config')",
         "open('/etc/passwd')",
         "open('/usr/mark', 'w')",
         "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
@@ -87,7 +86,6 @@ def test_what_takes_too_much_is_stopped(source):
         "remount",
         "socket",
         "read",
-        "home",
         "accounts",
         "system",
         "namespaces",
@@ -110,7 +108,6 @@ def test_what_lies_outside_is_out_of_reach(source, tmp_path):
             "MARK": tmp_path / "mark",
             "HERE": here,
             "SOCKET": tmp_path / "socket",
-            "HOME": Path.home(),
             "OUR_ID": os.getpid(),
         }
         for name, value in values.items():
@@ -145,14 +142,15 @@ def test_nothing_runs_on_and_nothing_is_left(last_words, code):
 
 
 @shut_in
-def test_a_program_ends_with_its_job():
+def test_a_program_ends_with_its_job(tmp_path):
     """However that ends: killed by a scheduler, out of memory."""
     program = f"import os; os.setsid(); {STAYING}"
     job = (
         "from stabledrl.rewards.sandbox import Limits, run_program\n"
         f"run_program({program!r}, '', Limits(30))"
     )
-    with subprocess.Popen([sys.executable, "-c", job]) as process:
+    temporary = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", job], env=temporary) as process:
         deadline = time.monotonic() + 60
         while not (found := running()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -177,6 +175,19 @@ def test_all_of_the_standard_library_can_be_had():
     modules = "ssl, sqlite3, ctypes, decimal, hashlib, lzma, zlib, asyncio, multiprocessing"
     outcome = run(f"import {modules}\nprint('all')", limits=Limits(4))
     assert outcome.output == "all\n"
+
+
+@shut_in
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(int(open('/dev/stdin').read()) + 1)",
+        "import sys; print(int(sys.stdin.read()) + 1)",
+        "import multiprocessing as m\nlock = m.Lock()\nprint(42)",
+    ],
+)
+def test_programs_find_what_they_find_elsewhere(source):
+    assert run(source, "41", Limits(2)) == run("print(42)")
 
 
 def running():
