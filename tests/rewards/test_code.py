@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -125,20 +126,21 @@ def test_what_lies_outside_is_out_of_reach(source, tmp_path):
         (f"print('end', flush=True); {STAYING}", None),
         ("import os; print('end', flush=True); os.kill(os.getppid(), 9); os._exit(5)", 5),
     ],
+    ids=["ends", "stays", "kills its parent"],
 )
-def test_nothing_runs_on_and_nothing_is_left(last_words, code):
+def test_nothing_runs_on_and_nothing_is_left(last_words, code, tmp_path, monkeypatch):
     """Not even what left its process group and asked not to die with its parent."""
     source = (
         "import ctypes, os, time\nopen('note', 'w').write('x')\nprint(os.listdir())\n"
         "os.setsid()\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
         f"if os.fork() == 0:\n os.setsid()\n {STAYING}\n"
     )
-    before = set(Path("/tmp").glob("stabledrl-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outcome = run(source + last_words, limits=Limits(1))
     assert (outcome.output, outcome.code) == ("['note']\nend\n", code)
     time.sleep(0.1)
     assert not running()
-    assert set(Path("/tmp").glob("stabledrl-*")) <= before
+    assert not list(tmp_path.iterdir())
 
 
 @shut_in
